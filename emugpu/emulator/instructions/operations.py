@@ -68,13 +68,6 @@ class MicroOperation:
         """Returns whether a lane of the result is undefined, with all its bits, exactly if a lane of a source is."""
         return self.name.split(".")[0] in _SPREADING and not self.name.endswith("x2")
 
-    @property
-    def weight(self) -> int:
-        """Returns its cost in Python with different lanes, in units of `fragment_runner.PRICE`. Floats cost ten times
-        more.
-        """
-        return 20 if "f32" in self.name or "f64" in self.name or "f16" in self.name else 2
-
 
 _SPREADING = frozenset((
     "mov", "add", "sub", "mul", "mad", "min", "max", "setp", "fma", "div", "rem", "dp4a", "rcp", "sqrt", "rsqrt",

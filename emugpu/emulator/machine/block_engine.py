@@ -50,9 +50,6 @@ class BlockEngine(Protocol):
     def diverge(self, f: Fragment, block: int) -> int:
         """Splits a fragment at the end of a block that the engine has run."""
 
-    def reconsider(self, block: int) -> None:
-        """Tries to run a block natively again, because a fragment has had a whole turn there without the engine."""
-
     def settle(self, f: Fragment) -> None:
         """Brings a fragment's registers up to date, because Python is about to run it."""
 

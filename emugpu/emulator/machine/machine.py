@@ -321,8 +321,6 @@ class Machine:
             raise self._error(error, fragment) from error
         fragment.block = block
         fragment.streak += turn
-        if engine is not None and turn >= FIRST_LOOK and not engine.enters[block]:
-            engine.reconsider(block)
         return self._had_turn(fragment)
 
     def _stop(self, fragment: Fragment, following: int) -> None:

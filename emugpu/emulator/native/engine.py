@@ -17,7 +17,7 @@ from emugpu.emulator.machine import lifetime
 from emugpu.emulator.machine.barriers import Waiting
 from emugpu.emulator.machine.block_engine import Stop
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
-from emugpu.emulator.native.fragment_runner import NO_BLOCK, PRICE, TRIALS, FragmentRunner
+from emugpu.emulator.native.fragment_runner import NO_BLOCK, FragmentRunner
 from emugpu.emulator.native.layout import (
     BARRIER_FIELDS,
     CTA_FIELDS,
@@ -37,12 +37,10 @@ from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import NativePlan
 from emugpu.emulator.native.workspace import CTA_ROOM, JOIN_ROOM, File
 
-FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
-"""The average number of native turns that a call must make, and for how many turns fragments otherwise run one
-by one.
+CALLS, FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 16, 2.5, 64, 4096
+"""After so many calls the engine looks how many turns they have given on average. If they are too few, fragments run
+one by one for a number of turns, which doubles each time.
 """
-CALL_PRICE = 100
-"""The cost of a call that gives turns, in the units of `fragment_runner.PRICE`."""
 NARROWEST, WIDEST = 8, 1024
 """The most fragments passed to native code in one call."""
 
@@ -50,7 +48,7 @@ NARROWEST, WIDEST = 8, 1024
 class _Participants:
     """The participants of one call of native turns, by their numbers in the interpreter."""
 
-    __slots__ = ("ctas", "joins", "numbers", "objects", "outers", "points", "price")
+    __slots__ = ("ctas", "joins", "numbers", "objects", "outers", "points")
 
     def __init__(self) -> None:
         self.objects: dict[int, Fragment] = {}
@@ -61,7 +59,6 @@ class _Participants:
         """Each join with the joins around it, by the number of the innermost one."""
         self.outers = 0
         """The number of lists of joins whose innermost join only Python knows."""
-        self.price = CALL_PRICE
 
 
 class NativeEngine(FragmentRunner):
@@ -69,7 +66,7 @@ class NativeEngine(FragmentRunner):
 
     def __init__(self, library: Library, grid: Grid, plan: NativePlan) -> None:
         super().__init__(library, grid, plan)
-        self._rounds = self._taken = self._gain = self._pause = 0
+        self._calls = self._taken = self._pause = 0
         self._next_pause = SHORTEST_PAUSE
         self._width = NARROWEST
         """The most fragments passed in one call. It grows while all of them get their turns."""
@@ -99,7 +96,7 @@ class NativeEngine(FragmentRunner):
         is_open = given == len(ready)
         c = self._place.context
         c[Context.HEAD], c[Context.TAIL], c[Context.CLOSED_AT] = 0, given, -1 if is_open else given
-        c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = c[Context.WEIGHT] = 0
+        c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = 0
         c[Context.JOIN_COUNT] = c[Context.JOINS_GIVEN] = len(now.points)
         c[Context.FREE_JOIN] = -1
         c[Context.TURN_BLOCKS], c[Context.WINDOW_BLOCKS], c[Context.SLICE] = blocks, window, slice
@@ -127,25 +124,22 @@ class NativeEngine(FragmentRunner):
         self._grid.wakeups.changes += c[Context.CHANGES]
         touched = self._library.touch_living(self._place.context_address, result[Result.CURRENT], len(now.ctas))
         self._take_back(ready, now, given if not is_open else -1, self._place.touched[:touched].tolist())
-        self._look_at_turns(taken, c[Context.WEIGHT] - now.price)
+        self._look_at_turns(taken)
         current = now.objects.get(result[Result.CURRENT])
         if current is None:
             return Stop(taken)
         ran = self._table[FIELDS * current.native.number + Field.RAN]
         return Stop(taken, StopReason(result[Result.STATUS]), current, result[Result.FOLLOWING], ran, before)
 
-    def _look_at_turns(self, taken: int, gain: int) -> None:
-        """Makes fragments run one by one for a while, longer each time, if calls give few turns or little is done in
-        them.
-        """
-        self._rounds += 1
+    def _look_at_turns(self, taken: int) -> None:
+        """Makes fragments run one by one for a while, longer each time, if calls give few turns."""
+        self._calls += 1
         self._taken += taken
-        self._gain += gain
-        if self._rounds == TRIALS:
-            is_few = self._taken < FEWEST_TURNS * TRIALS or self._gain < 0
+        if self._calls == CALLS:
+            is_few = self._taken < FEWEST_TURNS * CALLS
             self._pause = self._next_pause if is_few else 0
             self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE) if is_few else SHORTEST_PAUSE
-            self._rounds = self._taken = self._gain = 0
+            self._calls = self._taken = 0
 
     def _call_native(self, turns: int) -> list[int]:
         """Calls native code and returns its result."""
@@ -199,10 +193,8 @@ class NativeEngine(FragmentRunner):
 
     def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Participants, is_complete: bool) -> bool:
         named: Any = [item for item in f.tokens.items() if _is_named(item[0])]
-        price = self._hand_in(f, rows)
-        if not price or len(named) > 1:
+        if not self._hand_in(f, rows) or len(named) > 1:
             return False
-        now.price += price - PRICE
         f.native.is_fresh = True
         number = f.native.number
         barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)

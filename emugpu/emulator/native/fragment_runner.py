@@ -29,26 +29,7 @@ from emugpu.emulator.native.rows import PREDICATE
 from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import File, Workspace
 
-TRIALS = 16
-"""The engine decides after this many entries of a place whether native code pays there."""
-LAUNCHES = 8
-"""The decision holds for this many launches of a kernel."""
-PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
-"""The cost of an entry, in the interpreter's units for estimating Python's time, each less than a microsecond; the
-registers that can be passed for one unit; and the cost of a fragment's first entry.
-"""
 NO_BLOCK = -3
-
-
-class _Entry:
-    """A piece of a block, and how much native execution gained there."""
-
-    __slots__ = ("entered", "is_native", "piece", "weight")
-
-    def __init__(self, piece: Piece) -> None:
-        self.piece = piece
-        self.is_native = piece.start >= 0
-        self.entered = self.weight = 0
 
 
 class FragmentRunner:
@@ -64,13 +45,9 @@ class FragmentRunner:
         self.counts = np.zeros(len(code.functions), np.int64)
         """Counts blocks that ran natively and that the machine has not counted yet."""
         self._place = plan.workspaces.pop() if plan.workspaces else Workspace(plan)
-        if self._place.launches % LAUNCHES == 0:
-            self._place.entries = [[_Entry(piece) for piece in pieces] for pieces in plan.pieces]
-        self._place.launches += 1
-        self._pieces: list[list[_Entry]] = self._place.entries
-        self.enters: list[bool] = []
-        self.begins = [bool(pieces) and pieces[0].start >= 0 and pieces[0].follows for pieces in plan.pieces]
-        self._note_entries()
+        self._pieces = plan.pieces
+        self.enters = [any(piece.is_entered for piece in pieces) for pieces in plan.pieces]
+        self.begins = [bool(pieces) and pieces[0].follows for pieces in plan.pieces]
         self._files = self._place.files
         self._table = self._files.table
         self._origins: list[tuple[str, str]] = []
@@ -112,9 +89,6 @@ class FragmentRunner:
         if self._place.may_be_kept():
             self._plan.workspaces.append(self._place)
 
-    def _note_entries(self) -> None:
-        self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
-
     def _visit(self, cta: Cta) -> None:
         """Makes a CTA's shared memory current in the context."""
         shared = cta.shared
@@ -139,16 +113,14 @@ class FragmentRunner:
         ran, number = 0, stop.piece if stop is not None else 0
         failed = stop is not None and stop.reason == StopReason.FAILED and not self._settles_tmem(f)
         pieces = self._pieces[block]
-        if not pieces or (failed and number == 0 and not pieces[0].piece.synchronises):
+        if not pieces or (failed and number == 0 and not pieces[0].synchronises):
             return block, self._functions[block](f, f.registers), 0
         while True:
-            entry = self._pieces[block][number]
-            piece = entry.piece
+            piece = self._pieces[block][number]
             if piece.publishes and f.warp.member is not None:
                 f.warp.member.publish(f.warp.fragments)
-            if entry.is_native and not failed and not piece.synchronises and (price := self._hand_in(f, piece.needs)):
-                entry.weight -= price
-                status, block, following, further = self._run(f, entry, budget - ran)
+            if piece.is_entered and not failed and self._hand_in(f, piece.needs):
+                status, block, following, further = self._run(f, piece, budget - ran)
                 ran += further
                 if status == StopReason.FAILED and self._settles_tmem(f):
                     number = following
@@ -158,7 +130,7 @@ class FragmentRunner:
                 if status == StopReason.DIVERGES:
                     return block, self.diverge(f, block), ran
                 number = following
-                piece = self._pieces[block][number].piece
+                piece = self._pieces[block][number]
                 if status == StopReason.FAILED and number == 0 and not piece.synchronises:
                     return block, self._functions[block](f, f.registers), ran
             if piece.function is None:
@@ -182,19 +154,17 @@ class FragmentRunner:
         branch = self._plan.branches[block]
         return diverge(f, f.registers[branch.predicate], branch.yes, branch.no, self._plan.joins[block])
 
-    def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> int:
-        """Passes these registers to the interpreter, and whose they are. Returns the cost, or 0 if it is impossible."""
+    def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> bool:
+        """Passes these registers to the interpreter, and whose they are. Returns False if it is impossible."""
         if f.tokens and f.warp in f.tokens:
             # Lanes have met, but Python has not yet finished the instruction at which they met.
-            return 0
+            return False
         file: File | None = f.native
-        price, handed = PRICE, 0
         if file is None:
             number = self._files.take()
             if number < 0:
-                return 0
+                return False
             file = f.native = File(self.settle, self._files, number)
-            price += FILE_PRICE
             for (row, kind), value in zip(self._plan.filled_rows, self._plan.filled(f), strict=True):
                 file.put(row, kind, value)
         registers, known, stamps = f.registers, file.known, file.stamps
@@ -204,13 +174,12 @@ class FragmentRunner:
                 continue
             if type(value) is Poison:
                 if not file.put_poison(row, kind, value, self._origin_number(value)):
-                    return 0
+                    return False
             elif not file.put(row, kind, value):
-                return 0
-            handed += 1
+                return False
             known[row] = value
             stamps[row] = 0
-        return price + handed // ROWS_A_UNIT
+        return True
 
     def _origin_number(self, value: Poison) -> int:
         origin = (value.origin, value.rule)
@@ -218,16 +187,12 @@ class FragmentRunner:
             self._origins.append(origin)
         return self._origins.index(origin)
 
-    def _run(self, f: Fragment, entry: _Entry, budget: int) -> tuple[int, int, int, int]:
+    def _run(self, f: Fragment, piece: Piece, budget: int) -> tuple[int, int, int, int]:
         """Calls native code. Returns why it stopped, at which block, what follows, and how many blocks it ran
         before.
         """
-        self._call(f, entry.piece, budget, 0)
+        self._call(f, piece, budget, 0)
         result = self._take_over(f)
-        entry.entered += 1
-        entry.weight += result[Result.WEIGHT]
-        if entry.entered == TRIALS:
-            self._judge(entry)
         return result[Result.STATUS], result[Result.BLOCK], result[Result.FOLLOWING], result[Result.RAN]
 
     def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
@@ -237,9 +202,9 @@ class FragmentRunner:
         Otherwise returns the next block, and the number of loads of the last one, at most four if nothing was stored.
         """
         pieces = self._pieces[f.block]
-        if not pieces or not pieces[0].is_native or pieces[0].piece.synchronises:
+        if not pieces or not pieces[0].is_entered:
             return None
-        piece = pieces[0].piece
+        piece = pieces[0]
         if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == StopReason.REFUSED:
             return None
         result = self._take_over(f)
@@ -324,20 +289,6 @@ class FragmentRunner:
                 row = packed & 0xFFFF
                 origin = self._origins[file.rows.origins[row]]
                 registers[slot_of_row[row]] = known[row] = file.poison(row, packed >> 16, origin)
-
-    def _judge(self, entry: _Entry) -> None:
-        """Leaves a place to Python if native code gains too little there."""
-        if entry.weight < 0:
-            entry.is_native = False
-            self._note_entries()
-        entry.entered = entry.weight = 0
-
-    def reconsider(self, block: int) -> None:
-        """Tries to run the pieces of a block again that were left to Python."""
-        for entry in self._pieces[block]:
-            entry.is_native = entry.piece.start >= 0
-            entry.entered = entry.weight = 0
-            self.enters[block] |= entry.is_native and not entry.piece.synchronises
 
     def settle(self, f: Fragment) -> None:
         """Updates a fragment's registers, because Python is about to run it, and marks them to be passed again."""

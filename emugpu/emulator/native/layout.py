@@ -88,7 +88,6 @@ class Context(Counted):
     BORN = auto()
     """The number of fragments made."""
     CHANGES = auto()
-    WEIGHT = auto()
     CTAS = auto()
     TURN_BLOCKS = auto()
     WINDOW_BLOCKS = auto()
@@ -379,7 +378,6 @@ class Result(Counted):
     FOLLOWING = auto()
     RAN = auto()
     CHANGES = auto()
-    WEIGHT = auto()
     LOADS = auto()
     SCALARS = auto()
     ROWS32 = auto()
@@ -396,7 +394,7 @@ class Result(Counted):
     """The changes before this turn."""
 
 
-FIRST_ROW = 17
+FIRST_ROW = len(Result)
 NAMED_BARRIERS = 16
 TRACE_BYTES = 48
 """Bytes of an entry of the trace."""

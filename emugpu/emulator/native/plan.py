@@ -60,6 +60,11 @@ class Piece:
     publishes: bool = False
 
     @property
+    def is_entered(self) -> bool:
+        """Returns whether native code may begin with it, for one fragment."""
+        return self.start >= 0 and not self.synchronises
+
+    @property
     def follows(self) -> bool:
         """Returns whether native code may continue to it."""
         return self.start >= 0 and not self.publishes

@@ -131,7 +131,7 @@ class Encoder:
         flags |= (Flag.WIDE if d_kind == WIDE else 0) | (Flag.CHOOSES if operation.chooses else 0)
         flags |= Flag.SPREADS if operation.spreads else 0
         rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
-        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight, "imm": m.imm}
+        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "imm": m.imm}
         return {**found, **dict(zip("abc", rows, strict=True))}
 
     def _source(self, operand: Operand | Temporary | OfWarp, kind: str, before: list[Record]) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class Encoder:
         """Appends an operation on rows. Returns the row of its result, which lasts to the end of the instruction."""
         to, zero = self._rows.between(NARROW, 16 + len(before)), self._rows.literal(0, NARROW)
         operands = zip("abc", (*sources, zero, zero)[:3], strict=True)
-        before.append({"op": NUMBERS[name], "d": to, "e": BY_NAME[name].weight, **dict(operands)})
+        before.append({"op": NUMBERS[name], "d": to, **dict(operands)})
         return to
 
     def _reads_part(self, register: Register, kind: str) -> bool:

@@ -215,9 +215,6 @@ class Workspace:
         self.files = Files(plan, self.context)
         self.caller = Caller(plan.calls, self.files, self.context[Context.FRAGMENTS])
         self.context[Context.CALL] = self.caller.address
-        self.launches = 0
-        self.entries: list[Any] = []
-        """The experience with the plan's pieces in these launches."""
         self.out = aligned_bytes(8 * (FIRST_ROW + 6 * rows)).view(np.int64)
         self.out_unsigned = self.out.view(np.uint64)
         self.out32 = aligned_bytes(128 * rows).view(np.uint32).reshape(-1, 32)

@@ -245,8 +245,7 @@ def test_a_loop_of_scalars_is_worth_its_windows(windows):
     assert windows[False] < 50  # those of the polling loops are Python's
 
 
-def test_a_loop_that_was_short_in_earlier_launches_is_native_once_it_is_long(windows):
-    """Sixteen warps of the first launch leave it at once, so that entering it natively does not pay there."""
+def test_a_loop_that_was_short_in_an_earlier_launch_is_native_once_it_is_long(windows):
     body = f"""
     {PREFIX} ld.param.u32 %r9, [n]; mov.b32 %r1, 0;
     LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %r9; @%p1 bra LOOP; st.global.u32 [%rd1], %r1; ret;
@@ -255,7 +254,7 @@ def test_a_loop_that_was_short_in_earlier_launches_is_native_once_it_is_long(win
     for n in (1, 3000):
         device = Device(library=library(), schedule="random", seed=1)
         device.launch(module, grid=4, block=128, arguments=[device.alloc(4096), n])
-    assert windows[True] > 5 * windows[False]  # without a second try, most are in Python
+    assert windows[True] > 5 * windows[False]
 
 
 @pytest.mark.parametrize("rounds", range(319, 323))

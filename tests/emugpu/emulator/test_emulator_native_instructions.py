@@ -310,7 +310,8 @@ STORES = {
 def test_registers_go_to_tensor_memory_and_come_back(where):
     found = same(from_tmem(FIRST + STORES[where]), threads=128)
     assert "error" not in found and not found["warnings"]
-    assert found["stops"][StopReason.FAILED] == 32 * (where == "many at once")
+    # Native code knows 16 stores. The other four and the wait of each of four warps fail in native turns, and again.
+    assert found["stops"][StopReason.FAILED] == 40 * (where == "many at once")
     words = np.frombuffer(found["out"], np.uint32)[:512]
     assert len(np.unique(words)) > 256 or where.startswith("in rounds") or where == "many at once"
 

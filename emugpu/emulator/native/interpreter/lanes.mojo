@@ -20,14 +20,6 @@ comptime Floats = SIMD[DType.float32, 32]
 comptime Doubles = SIMD[DType.float64, 32]
 comptime Pairs = SIMD[DType.uint64, 32]
 
-# Python's cost of a turn, of the step to a next block, of a barrier and of a shuffle, in the units of an operation's
-# weight.
-comptime TURN_WEIGHT = 8
-comptime BLOCK_WEIGHT = 1
-comptime BARRIER_WEIGHT = 12
-comptime EXCHANGE_WEIGHT = 20
-
-
 
 @inline(.always)
 def load[t: DType](p: Bytes) -> SIMD[t, 32]:

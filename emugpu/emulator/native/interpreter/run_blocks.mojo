@@ -50,7 +50,6 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
     var ran = 0
     var changes = 0
     var changes_before = 0
-    var weight = 0
     var status = 0
     var following = 0
     var location = 0
@@ -106,7 +105,6 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                     following = Int(get[DType.int32](begin, 28))
                     break
                 var passes = -1 if window != 0 else pass_barrier(c, f, o, file, marks)
-                weight += BARRIER_WEIGHT
                 if passes == 1:
                     continue
                 status = STOP_WAITS if passes == 0 else STOP_FAILED
@@ -148,13 +146,11 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                     break
                 set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
                 ran += 1
-                weight += BLOCK_WEIGHT
                 pc = entry
                 continue
             var counts = pointer(c, COUNTS)
             set[DType.int64](counts, 8 * block, get[DType.int64](counts, 8 * block) + 1)
             ran += 1
-            weight += BLOCK_WEIGHT
             pc = entry
             continue
         var flags = half(o, 4)
@@ -190,7 +186,6 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
         if op >= FIRST_ACCESS:
             if active == 0:
                 continue
-            weight += 5
             var same = get[DType.uint8](marks, a) == UNIFORM
             if missing_lanes(file, slots, a) & active != 0 or (op >= FIRST_MATRIX and (active != FULL or window != 0)):
                 status = STOP_FAILED
@@ -210,7 +205,6 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             loads += Int(flags & FIRST_ITEM != 0)
             mark = result
         elif op >= FIRST_EXCHANGE:
-            weight += EXCHANGE_WEIGHT
             var members = half(o, 14)
             # The result may take the place of the mask.
             var named = get[DType.uint32](file, ROW * members)
@@ -243,7 +237,6 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             mark = Int(ua & ub & ux)
             if flags & CHOOSES != 0:
                 mark = Int(ux & (ua if get[DType.uint32](px) != 0 else ub)) if ux == UNIFORM else mark & VARIED
-            weight += half(o, 14) * (1 - (mark & 1))
 @HANDLERS@
             else:
                 status = STOP_FAILED
@@ -309,12 +302,10 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
         changes = changes_before
         location = half(begin, 14)
         following = Int(get[DType.int32](begin, 28))
-        weight = 0 if ran == 0 else weight
     note(out, RESULT_BLOCK, block)
     note(out, RESULT_FOLLOWING, following)
     note(out, RESULT_RAN, ran)
     note(out, RESULT_CHANGES, changes)
-    note(out, RESULT_WEIGHT, weight)
     note(out, RESULT_LOCATION, location)
     note(out, RESULT_AT, pc - 1)
     return status

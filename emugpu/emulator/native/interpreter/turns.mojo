@@ -107,7 +107,6 @@ def note_run(c: Bytes, f: Bytes):
     """Records the result of a run of blocks, and the place of its fragment."""
     var out = pointer(c, OUT)
     note(c, CHANGES, look(c, CHANGES) + look(out, RESULT_CHANGES))
-    note(c, WEIGHT, look(c, WEIGHT) + look(out, RESULT_WEIGHT) + TURN_WEIGHT)
     note(f, FRAGMENT_BLOCK, look(out, RESULT_BLOCK))
     note(f, FRAGMENT_LOCATION, look(out, RESULT_LOCATION))
 
