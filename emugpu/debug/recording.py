@@ -22,6 +22,8 @@ from emugpu.emulator import Device, EmulatorError
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.machine import Machine
+from emugpu.emulator.machine.sinks import DeferredSink
+from emugpu.emulator.native.library import library_for
 from emugpu.errors import CannotRun
 from emugpu.launch.launching import EmulationOptions, load_module, run
 from emugpu.launch.spec import DataType, Differences, Launchable
@@ -119,7 +121,8 @@ class Watched(Device):
     machines: list[Machine]
 
     def __init__(self, options: EmulationOptions) -> None:
-        super().__init__(options.accumulation, options.schedule, options.seed, uninitialised=options.uninitialised)
+        about = (options.accumulation, options.schedule, options.seed, None, None, options.uninitialised)
+        super().__init__(*about, library_for(options.engine))
         self.machines = []
 
     def _make_machine(self, *arguments: Any) -> Machine:
@@ -135,7 +138,7 @@ class Watched(Device):
         return block.data[part].copy(), valid
 
 
-class _Recorder:
+class _Recorder(DeferredSink):
     """The sink that keeps events."""
 
     def __init__(self, device: Watched, what: Launchable) -> None:
@@ -147,9 +150,10 @@ class _Recorder:
     def __call__(self, event: Any) -> None:
         if type(event) is events.GridStarted and not self.placed:
             self.placed = _placed(self.device, self.what, event)
-        if len(self.events) == MOST_EVENTS:
-            raise CannotRun(f"the run has more than {MOST_EVENTS:,} events; debug a smaller problem")
-        self.events.append(event)
+        for one in event if type(event) is events.Accesses else (event,):
+            if len(self.events) == MOST_EVENTS:
+                raise CannotRun(f"the run has more than {MOST_EVENTS:,} events; debug a smaller problem")
+            self.events.append(one)
 
 
 def record(what: Launchable, options: EmulationOptions) -> Recording:

@@ -184,6 +184,8 @@ class TraceEvent(IntEnum):
     REJOINED = 7
     SYNCED = 8
     EXITED = 9
+    OTHER = 10
+    """An event that Python made and keeps."""
 
 
 class Traced(IntEnum):

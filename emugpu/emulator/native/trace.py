@@ -38,6 +38,7 @@ _FILLED = (
     (Context.TRACED, Context.TRACE_ROOM), (Context.TRACE_WORDS_USED, Context.TRACE_WORDS_ROOM),
     (Context.TRACE_CHUNKS_USED, Context.TRACE_CHUNKS_ROOM),
 )  # fmt: skip
+_NOBODY = Agent(-1, -1, -1, 0)
 MODES = {"ld": "read", "st": "write"}
 
 
@@ -76,6 +77,7 @@ class Trace:
         self._warps: dict[tuple[int, int, int], int] = {}
         self.who: list[tuple[int, int, int]] = []
         self._agents: dict[tuple[int, int], Agent] = {}
+        self._others: list[Any] = []
         self._entries = np.zeros(ENTRIES + MARGIN, ENTRY)
         self._words = np.zeros(WORDS + MARGIN, np.uint64)
         self._chunks = np.zeros(CHUNKS + MARGIN, np.int32)
@@ -107,16 +109,20 @@ class Trace:
         return self._sites[index]
 
     def _pass_on(self, event: Any) -> None:
-        """Takes an event that Python made. It may become an entry of the trace if there is such an entry and
-        that pays.
+        """Takes an event that Python made. It may become an entry of the trace, because emptying the trace for each
+        such event takes longer.
         """
         batches = self._sink.batches
         if batches is not None and batches.includes(event):
             self.drain_if_full()
             if self._note(event):
                 return
-        if self._context[Context.TRACED]:
-            self.drain()
+        if batches is None and self._context[Context.TRACED] and type(event) is not events.GridStarted:
+            self.drain_if_full()
+            self._append(TraceEvent.OTHER, 0, _NOBODY, -1, len(self._others), 0)
+            self._others.append(event)
+            return
+        self.drain()
         self._sink(event)
 
     def _note(self, event: Any) -> bool:
@@ -203,6 +209,7 @@ class Trace:
             return
         for event in batch.events(np.arange(count)):
             self._sink(event)
+        self._others.clear()
 
     def run(self, entry: tuple[int, ...], all_lanes: int, *about: Any) -> events.Accesses:
         _, _, warp, lanes, site, *_, base = entry
@@ -213,6 +220,8 @@ class Trace:
 
     def event(self, entry: tuple[int, ...], words: NDArray[np.uint64]) -> Any:
         kind, _, warp, lanes, index, _, value, _, number, _ = entry
+        if kind == TraceEvent.OTHER:
+            return self._others[value]
         agent, site = self.agent(warp, lanes), self._sites[index]
         if kind == TraceEvent.RESUMED:
             return events.Resumed(agent)
