@@ -32,8 +32,8 @@ from emugpu.emulator.translate.cfg import (
     sources,
 )
 
-SHORTEST = 4
-"""Instructions of the shortest native piece in a block that Python runs otherwise."""
+SHORTEST = 12
+"""Instructions of the shortest native piece in a block that Python runs otherwise: shorter ones are faster there."""
 MOST = 0xFFFE
 """Most rows and most locations, because their numbers have 16 bits."""
 

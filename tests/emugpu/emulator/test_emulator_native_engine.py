@@ -19,6 +19,7 @@ from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.native import trace
 from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.layout import StopReason
+from emugpu.emulator.native.plan import SHORTEST
 from emugpu.errors import CannotRun
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions, run
@@ -63,10 +64,10 @@ def test_what_python_does_in_a_block_is_done_between_native_pieces():
     {PREFIX}
     st.shared.u32 [%r7], %r0;
     add.u32 %r1, %r0, 1;
-    add.u32 %r1, %r1, 1;
+    {"add.u32 %r1, %r1, 1;" * SHORTEST}
     match.any.sync.b32 %r2, %r1, -1;
     add.u32 %r3, %r2, %r1;
-    add.u32 %r3, %r3, %r1;
+    {"add.u32 %r3, %r3, %r1;" * SHORTEST}
     mul.lo.u32 %r3, %r3, 3;
     xor.b32 %r3, %r3, %r2;
     st.global.u32 [%rd1], %r3;
