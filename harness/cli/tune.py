@@ -59,14 +59,6 @@ from harness.run.runner import NoDevice, check_memory, choose_device
     show_default=True,
     help="Configurations to compile, in addition to the default.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(3),
-    metavar="N",
-    default=5,
-    show_default=True,
-    help="Processes that time the winner and the default on a GPU at the end.",
-)
 @job_timeout_option
 @where_options
 @click.option(
@@ -84,7 +76,6 @@ def tune(
     dtype: str,
     device: str,
     budget: int,
-    processes: int,
     timeout: float,
     where: Where,
     explain: bool,
@@ -94,7 +85,7 @@ def tune(
     """Find the best configuration of KERNEL for a problem.
 
     The kernel declares the space. Tiles and clusters are tried first, then the other options around the best of them.
-    On GPUs it is a race: the worse half drops out, and the winner has to beat the default in fresh processes. The
+    On GPUs it is a race: the worse half drops out, and the winner has to beat the default in five fresh processes. The
     result is kept in results/tuned/, where run, compare and harness.pytorch find it, unless -c leaves out a part of
     the space.
     """
@@ -123,10 +114,9 @@ def tune(
     limits = TuningLimits(
         device,  # type: ignore[arg-type]  # one of its values
         budget,
-        processes,
-        timeout,
-        problem.inputs or ("normal" if device == "gpu" else "integer"),
-        where.count,
+        limit=timeout,
+        inputs=problem.inputs or ("normal" if device == "gpu" else "integer"),
+        workers=where.count,
     )
     progress = Console(stderr=True)
 

@@ -34,20 +34,20 @@ from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem import Shape
 from harness.run.measure import require_timed
 
+PROCESSES = 5
+"""The number of fresh processes that time the winner and the default on a GPU at the end."""
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
 """The kind of figure that each device gives."""
 
 
 @dataclass(frozen=True)
 class TuningLimits:
-    """The limits of a tuning. ``budget``: configurations to compile besides the default. ``processes``: number that
-    times the winner and the default at the end. ``limit``: seconds per job, in a
-    round on a GPU per candidate. ``workers``: simultaneous compilations.
+    """The limits of a tuning. ``budget``: configurations to compile besides the default. ``limit``: seconds per job,
+    on a GPU per candidate of a round. ``workers``: simultaneous compilations.
     """
 
     device: Device
     budget: int = 24
-    processes: int = 5
     limit: float | None = 600.0
     inputs: str = "integer"
     workers: int = 1
@@ -102,13 +102,13 @@ def _tune(candidates: Candidates, evaluator: _Evaluator) -> Tuned:
             require_timed(config)
     rounds = MOST_ROUNDS if limits.device == "gpu" else 1
     forms = [candidates.default, *candidates.forms[: ceil(limits.budget / 2)]]
-    evaluator.later = _halvings(limits.budget // 2 + 1) + 2 * limits.processes
+    evaluator.later = _halvings(limits.budget // 2 + 1) + 2 * PROCESSES
     heats = {"tile and cluster": evaluator.race(forms, rounds)}
     if candidates.default in evaluator.failures:
         raise CannotRun(f"the default has no result: {evaluator.failures[candidates.default]}")
     first = heats["tile and cluster"][0].candidate
     variants = [first, *_spread(candidates.variants(first), limits.budget // 2)]
-    evaluator.later = 2 * limits.processes
+    evaluator.later = 2 * PROCESSES
     heats["the other options"] = evaluator.race(variants, rounds)
     winner = heats["the other options"][0].candidate
     figures = {config: value for config, value in evaluator.figures.items() if config in (winner, candidates.default)}
@@ -139,9 +139,9 @@ def _confirm(found: Tuned, evaluator: _Evaluator) -> None:
     if winner == default:
         found.gain = 1.0
         return
-    evaluator.say(f"confirming in {found.limits.processes} fresh processes")
+    evaluator.say(f"confirming in {PROCESSES} fresh processes")
     timings: dict[KernelConfig, list[Record]] = {default: [], winner: []}
-    for number in range(found.limits.processes):  # the first to be timed takes turns
+    for number in range(PROCESSES):  # the first to be timed takes turns
         for config, record in evaluator.records_of([default, winner][:: 1 if number % 2 else -1]):
             if record is not None:
                 timings[config].append(record["timing"])
@@ -282,7 +282,7 @@ def evidence_of(found: Tuned) -> Record:
         "toolchain": {name: version for name, version in versions().items() if version},
     }
     if verdict is not None and verdict.interval is not None:
-        evidence |= {"verdict": verdict.verdict, "processes": found.limits.processes}
+        evidence |= {"verdict": verdict.verdict, "processes": PROCESSES}
         evidence["interval"] = [round(1 / verdict.interval.high, 4), round(1 / verdict.interval.low, 4)]
     commit = (record.get("git") or {}).get("commit")
     return evidence | ({"commit": commit} if commit else {})

@@ -411,7 +411,7 @@ def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_pat
     assert np.argwhere(output != reference.astype(output.dtype)).tolist() == [[130, 300]]
     assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
     problem = json.loads((folder / "kernel6" / "plan.json").read_text())["problem"]
-    assert problem == {"m": 256, "n": 512, "k": 128, "groups": []}
+    assert problem == {"m": 256, "n": 512, "k": 128, "groups": [], "ld": [], "masked": 0}
     assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("emugpu.cli.outputs.check_folder", lambda *_: None)  # it was one when the run began
