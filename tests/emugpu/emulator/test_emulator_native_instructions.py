@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_engine import library, outcome, same
+from native_engine import library, outcome, same, watched
 from ptx_forms import _each, module
-from ptx_programs import module_of, source
+from ptx_programs import WORDS, module_of, source
 from test_emulator_native_engine import listened
 
-from emugpu.emulator import Module
+from emugpu.check.checker import Checker
+from emugpu.emulator import Device, Module
 from emugpu.emulator.native.layout import StopReason
 
 # ---- the text of Python ----
@@ -371,11 +372,27 @@ def test_lanes_that_name_different_members_do_the_same(name):
     assert is_python or ("error" not in found and not found["stops"][StopReason.FAILED])
 
 
-def test_activemask_is_native_with_a_sink():
-    instructions = module_of(text := source(GROUPS + IN_GROUPS["who is there"] + "ret;")).find(None).instructions
+def test_activemask_is_native_with_a_sink_and_is_no_meeting_of_lanes():
+    text = source(GROUPS + IN_GROUPS["who is there"] + "bar.warp.sync -1; st.global.u32 [%rd1], %r8; ret;")
+    instructions = module_of(text).find(None).instructions
     pieces = [piece for several in module_of(text).code(None).native(False, False).pieces for piece in several]
     native = [i.opcode for p in pieces if p.start >= 0 for i in instructions[p.first : p.last]]
     assert native.count("activemask") == 2
+    python, native = (listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
+    assert native.runs and python.seen == native.seen
+    assert [event[0] for event in native.seen].count("WarpSynced") == 2  # one of each CTA, of bar.warp.sync
+
+
+@pytest.mark.parametrize("between, races", [("activemask.b32 %r8;", True), ("bar.warp.sync -1;", False)])
+def test_the_checker_knows_that_activemask_orders_nothing(between, races):
+    words = "shl.b32 %r2, %r0, 2; mov.b32 %r3, words; add.u32 %r2, %r2, %r3; xor.b32 %r3, %r2, 4;"
+    work = f"st.shared.u32 [%r2], %r0; {between} ld.shared.u32 %r4, [%r3]; st.global.u32 [%rd1], %r4; ret;"
+    checker, device = Checker(), Device(library=library())
+    text = source(GROUPS + words + work, WORDS)
+    with watched() as stops:
+        device.launch(module_of(text), grid=1, block=32, arguments=[device.alloc(128)], sinks=[checker])
+    assert stops.total()
+    assert ["race-lanes"] * races == [finding.rule for finding in checker.report().findings]
 
 
 def test_all_functions_of_three_bits():

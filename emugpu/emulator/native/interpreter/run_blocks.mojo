@@ -228,7 +228,8 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             if result == -1 or (traces and not trace_room(c)):
                 status = STOP_FAILED
                 break
-            trace(c, EVENT_SYNCED, f, mask, Int(get[DType.int32](o, 24)), Int(named), 0)
+            if op != ACTIVEMASK:  # lanes do not meet there
+                trace(c, EVENT_SYNCED, f, mask, Int(get[DType.int32](o, 24)), Int(named), 0)
             mark = result
         else:
             var ua = get[DType.uint8](marks, a)
