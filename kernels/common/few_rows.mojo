@@ -12,7 +12,7 @@ like those of wgmma, so fused epilogues take them."""
 from .box import pack_pair
 from .epilogues import *
 from .fragment import Fragment, Values
-from .global_memory import store_bytes
+from .global_memory import store_bytes, store_global
 from .launch_control import griddepcontrol_wait, launch_dependents
 from .layer import EpilogueOperands
 from .layer_config import LayerConfig
@@ -169,7 +169,7 @@ def store[
             if to_row < operands.rows and to_column < end * UInt32(each) // 8:
                 var place = c + UInt64(to_row) * UInt64(pitch) + UInt64(UInt32(width) * to_column)
                 comptime if width == 4:
-                    store_pair(place, results[i], results[i + 1])
+                    store_global(place, SIMD[DType.float32, 2](results[i], results[i + 1]))
                 else:
                     store_bytes[4](place, pack_pair[config.gemm.out_dtype](results[i], results[i + 1]))
 
@@ -226,14 +226,6 @@ def load_sums(address: UInt32) -> Sums:
         "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", Registers[4], constraints="=f,=f,=f,=f,r,~{memory}"
     ](address)
     return {found[0], found[1], found[2], found[3]}
-
-
-@inline(.always)
-def store_pair(address: UInt64, first: Float32, second: Float32):
-    """Stores two f32 side by side to global memory."""
-    inlined_assembly["st.global.v2.f32 [$0], {$1, $2};", NoneType, constraints="l,f,f,~{memory}"](
-        address, first, second
-    )
 
 
 @inline(.always)

@@ -36,6 +36,14 @@ def store_global[offset: Int](address: UInt64, values: SIMD[DType.float32, 4]):
 
 
 @inline(.always)
+def store_global(address: UInt64, values: SIMD[DType.float32, 2]):
+    """Stores two f32 to global memory, at a multiple of 8 bytes."""
+    inlined_assembly["st.global.v2.f32 [$0], {$1, $2};", NoneType, constraints="l,f,f,~{memory}"](
+        address, values[0], values[1]
+    )
+
+
+@inline(.always)
 def store_global(address: UInt64, value: Float32):
     """Stores one f32 to global memory."""
     inlined_assembly["st.global.f32 [$0], $1;", NoneType, constraints="l,f,~{memory}"](address, value)

@@ -275,8 +275,8 @@ def arguments_json(config: LayerConfig, plan: LaunchPlan) -> List[Json]:
 
 
 def problem_json(config: LayerConfig, plan: LaunchPlan, sizes: List[Int]) -> Json:
-    """Returns the sizes of the problem. With masked groups, `m` counts the rows to multiply, and each group has `masked`
-    rows in memory."""
+    """Returns the sizes of the problem. With masked groups, `m` counts the rows to multiply, and each group has
+    `masked` rows in memory."""
     var m = plan.m
     var ld = List[Int]()
     if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:
