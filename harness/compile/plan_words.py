@@ -21,14 +21,8 @@ def add_words(plan: Json) -> Json:
         part["detail"] = _detail(part, is_ring, plan)
     for role in plan["roles"]:
         defers = role.pop("defers_epilogue", False)
-        does = (
-            ROLE_OF_ROWS
-            if role["name"] == "all"
-            else _roles_of_sm90(plan, defers)
-            if _is_sm90(plan)
-            else _roles_of_sm100(plan)
-        )
-        role["does"] = does[role["name"]]
+        does = _roles_of_sm90(plan, defers) if _is_sm90(plan) else _roles_of_sm100(plan)
+        role["does"] = (does | ROLE_OF_ROWS)[role["name"]]
     at = _at_barriers(plan)
     for barrier in plan["barriers"]:
         if "arrives" not in barrier:  # a kernel says it of the barriers that it declares
