@@ -117,7 +117,7 @@ class Trace:
             self.drain_if_full()
             if self._note(event):
                 return
-        if batches is None and self._context[Context.TRACED] and type(event) is not events.GridStarted:
+        if batches is None and self._context[Context.TRACED]:
             self.drain_if_full()
             self._append(TraceEvent.OTHER, 0, _NOBODY, -1, len(self._others), 0)
             self._others.append(event)
