@@ -79,8 +79,8 @@ class Launch:
             raise CannotRun(f"{self.label}: the driver refuses the launch (CUDA driver API error {code})")
 
 
-class Gpu:
-    """One GPU of this process and the kernels that are loaded on it. Making it makes its context the current one."""
+class KernelLoader:
+    """Loads kernels on one GPU and prepares their launches. Making it makes its context the current one."""
 
     def __init__(self, ordinal: int) -> None:
         self.driver = Driver(ordinal=ordinal)

@@ -16,7 +16,16 @@ from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, kind_of
 from harness.compile.artifacts import build_with_notice
 from harness.launch.configure import configuration, equal_groups
-from harness.launch.launcher import MAP_ALIGNMENT, MISALIGNED, OTHER_ALIGNMENT, PACK, Gpu, Launch, Workspace, launcher
+from harness.launch.launcher import (
+    MAP_ALIGNMENT,
+    MISALIGNED,
+    OTHER_ALIGNMENT,
+    PACK,
+    KernelLoader,
+    Launch,
+    Workspace,
+    launcher,
+)
 from harness.problem import Shape
 from harness.pytorch.checks import Asked, Numbers, Problem, Stored, Tensors, check
 
@@ -131,13 +140,13 @@ def load(configs: list[Any], shapes: list[Shape], device: torch.device) -> list[
         compiled.result()
     plans = [artifact.plan(shape) for artifact, shape in zip(artifacts, shapes, strict=True)]
     with torch.cuda.device(device):
-        gpu = _gpu(device.index)
-        return [gpu.prepare(artifact, plan) for artifact, plan in zip(artifacts, plans, strict=True)]
+        loader = _loader(device.index)
+        return [loader.prepare(artifact, plan) for artifact, plan in zip(artifacts, plans, strict=True)]
 
 
 @functools.cache
-def _gpu(index: int) -> Gpu:
-    return Gpu(index)
+def _loader(index: int) -> KernelLoader:
+    return KernelLoader(index)
 
 
 def _workspace(wanted: Workspace, device: torch.device, stream: int) -> int:

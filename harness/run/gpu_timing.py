@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from harness.run.telemetry import Gpu
+from harness.run.telemetry import Sensors
 
 BATCH_SECONDS = 0.02
 """A graph runs for about this long, so that its start and the resolution of events do not matter."""
@@ -81,21 +81,21 @@ def seconds_alone(batch: Batch) -> float:
     return statistics.median(samples or [batch.seconds()])
 
 
-def each_alone(batches: dict[str, Batch], gpu: Gpu, report: Callable[[], None]) -> dict[str, dict[str, float]]:
+def each_alone(batches: dict[str, Batch], sensors: Sensors, report: Callable[[], None]) -> dict[str, dict[str, float]]:
     """Runs each contestant alone, one after the other. Returns what `_steady` measures. Calls ``report`` now and
     then.
     """
-    cool, found = gpu.celsius(), {}
+    cool, found = sensors.celsius(), {}
     for name, batch in batches.items():
         end = time.monotonic() + COOLING_SECONDS
-        while time.monotonic() < end and gpu.celsius() > cool:
+        while time.monotonic() < end and sensors.celsius() > cool:
             time.sleep(0.1)
-        found[name] = _steady(batch, gpu)
+        found[name] = _steady(batch, sensors)
         report()
     return found
 
 
-def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
+def _steady(batch: Batch, sensors: Sensors) -> dict[str, float]:
     """Replays a graph back to back. Returns, for the steady part, seconds and joules of a launch, the medians of the SM
     clock in MHz and of the power in W, and the temperature in degrees Celsius at its end.
     """
@@ -113,10 +113,10 @@ def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
             continue
         events[ended].synchronize()
         if time.monotonic() > start + SETTLING:
-            joules.append((ended, gpu.joules()))
-            clocks.append(gpu.megahertz())
-            watts.append(gpu.watts())
-    celsius = gpu.celsius()
+            joules.append((ended, sensors.joules()))
+            clocks.append(sensors.megahertz())
+            watts.append(sensors.watts())
+    celsius = sensors.celsius()
     torch.cuda.synchronize()
     first, last = joules[0][0], joules[-1][0]
     found = {

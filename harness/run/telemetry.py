@@ -7,9 +7,9 @@ from typing import Any
 from emugpu.errors import CannotRun
 
 
-class Gpu:
-    """The GPU with this UUID, as PyTorch names it. Raises CannotRun without NVML, or if that lacks one of the
-    readings, as the energy of some GPUs.
+class Sensors:
+    """The sensors of the GPU with this UUID, as PyTorch names it. Raises CannotRun without NVML, or if that lacks one
+    of the readings, as the energy of some GPUs.
     """
 
     def __init__(self, uuid: str) -> None:

@@ -22,7 +22,7 @@ from emugpu.errors import CannotRun, ReportedError
 from emugpu.processes.program import end_with_parent
 from emugpu.processes.worker import send_event
 from harness.compile.artifacts import Artifact
-from harness.launch.launcher import Gpu, Launch
+from harness.launch.launcher import KernelLoader, Launch
 from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
 from harness.run import statistics, telemetry, vendors
 from harness.run.gpu_timing import Batch, each_alone
@@ -115,7 +115,7 @@ def launch_once(request: MeasurementRequest, inputs: Inputs) -> Launched:
 
     start = time.perf_counter()
     plan = request.artifact.plan(request.shape)
-    launch = Gpu(0).prepare(request.artifact, plan)
+    launch = KernelLoader(0).prepare(request.artifact, plan)
     emit("loaded", seconds=time.perf_counter() - start)
     sets = make_sets(request.artifact.config, plan, request.shape, inputs)
     launches, workspace = _launches(launch, sets)
@@ -167,18 +167,18 @@ def _launches(launch: Launch, sets: Sequence[Operands]) -> tuple[list[Callable[[
 def _time(request: MeasurementRequest, first: Operands, batches: dict[str, Batch], uuid: str) -> dict[str, Any]:
     """Returns the samples in turns, and if asked for each contestant alone, and the host's time."""
     try:
-        gpu = telemetry.Gpu(uuid)
+        sensors = telemetry.Sensors(uuid)
     except CannotRun as error:
-        gpu = None
+        sensors = None
         note(f"no clock or power{', and nothing is timed alone' if request.alone else ''}: {error}")
-    timing: dict[str, Any] = {"before": gpu.read() if gpu else {}}
+    timing: dict[str, Any] = {"before": sensors.read() if sensors else {}}
     runs, report = {name: batch.seconds for name, batch in batches.items()}, _reporter("sampled")
     samples = statistics.sample_pairs(runs, time.perf_counter, request.cap_seconds, lambda now: report(samples=now))
-    timing |= {"samples": samples, "after": gpu.read() if gpu else {}}
+    timing |= {"samples": samples, "after": sensors.read() if sensors else {}}
     if not request.alone:
         return timing
-    if gpu:
-        timing["alone"] = each_alone(batches, gpu, lambda: report(samples=samples))
+    if sensors:
+        timing["alone"] = each_alone(batches, sensors, lambda: report(samples=samples))
     if host := _host_time(request, first, batches, lambda: report(samples=samples)):
         timing["host_us"] = host
     return timing

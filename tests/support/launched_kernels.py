@@ -17,7 +17,7 @@ import numpy as np
 from emugpu.cuda.driver import LaunchConfig
 from harness.compile.artifacts import build
 from harness.compile.config import KernelConfig, make_config
-from harness.launch.launcher import HEADER, MISALIGNED, PACK, Gpu, launcher
+from harness.launch.launcher import HEADER, MISALIGNED, PACK, KernelLoader, launcher
 from harness.problem import Shape
 
 CASES: dict[str, tuple[KernelConfig, Shape]] = {
@@ -36,8 +36,8 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 class Memory:
     """Arrays of small integers on the GPU."""
 
-    def __init__(self, gpu: Gpu, shape: Shape) -> None:
-        self.driver, self.shape = gpu.driver, shape
+    def __init__(self, loader: KernelLoader, shape: Shape) -> None:
+        self.driver, self.shape = loader.driver, shape
         self.random = np.random.default_rng(1)
 
     def draw(self, rows: int, columns: int) -> tuple[int, np.ndarray]:
@@ -49,11 +49,11 @@ class Memory:
 
 def main(name: str) -> dict[str, Any]:
     config, shape = CASES[name]
-    gpu = Gpu(0)
+    loader = KernelLoader(0)
     [artifact] = build([config])
     plan = artifact.plan(shape)
-    launch = gpu.prepare(artifact, plan)
-    memory, driver = Memory(gpu, shape), gpu.driver
+    launch = loader.prepare(artifact, plan)
+    memory, driver = Memory(loader, shape), loader.driver
     workspace = 0
     if launch.workspace is not None:
         workspace = driver.allocate(launch.workspace.bytes)
@@ -86,7 +86,7 @@ def main(name: str) -> dict[str, Any]:
     values = PACK(launch.table, 0, c, a, b, 0, residual, 0, 0, workspace, ALPHA, BETA, 1.0)
     found["without context"] = _in_a_thread(lambda: _without_context(driver, lambda: int(launcher()(values))))
     driver.synchronize()
-    found["prepared in a thread"] = _in_a_thread(lambda: gpu.prepare(*_other(name)).label)
+    found["prepared in a thread"] = _in_a_thread(lambda: loader.prepare(*_other(name)).label)
     return found
 
 

@@ -16,7 +16,7 @@ from emugpu.cuda.driver import LaunchConfig
 from emugpu.emulator.memory.tensor_map_bytes import NBYTES, Fields
 from harness.compile.artifacts import build
 from harness.compile.planner import ScalarArgument, TensorMapArgument
-from harness.launch.launcher import Gpu
+from harness.launch.launcher import KernelLoader
 
 GPUS = {"dynamic": "h200", "no overlap": "h200", "residual": "b200"}
 
@@ -25,7 +25,7 @@ def test_a_tensor_map_that_would_not_be_aligned_is_no_table():
     number = ScalarArgument("rows", "u32", 1)
     described = TensorMapArgument("a_map", "A", "bf16", (64, 8), (128,), (64, 8), "128B", 128)
     with pytest.raises(AssertionError, match=r"the tensor map a_map is at word 1 of the parameters.*put it before"):
-        Gpu._table(Gpu.__new__(Gpu), ctypes.c_void_p(), LaunchConfig(), [number, described])
+        KernelLoader._table(KernelLoader.__new__(KernelLoader), ctypes.c_void_p(), LaunchConfig(), [number, described])
 
 
 @pytest.mark.slow

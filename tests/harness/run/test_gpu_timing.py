@@ -89,7 +89,7 @@ def test_a_gpu_that_tells_nothing_is_timed_in_turns(monkeypatch):
         raise CannotRun("no NVML")
 
     told, samples = [], {"kernel": [1e-5, 1e-5]}
-    monkeypatch.setattr(worker.telemetry, "Gpu", refuse)
+    monkeypatch.setattr(worker.telemetry, "Sensors", refuse)
     monkeypatch.setattr(worker, "note", told.append)
     monkeypatch.setattr(worker.statistics, "sample_pairs", lambda *_: samples)
     monkeypatch.setattr(worker, "_host_time", lambda *_: {"kernel": 8.0})

@@ -195,7 +195,7 @@ def test_the_host_is_noted_if_it_cannot_be_timed(tmp_path, monkeypatch, reason):
     assert worker._host_time(request, given, {}, lambda: None).keys() == {"kernel"} and not told
     assert given.c.isnan().all()
     if reason == "refused":
-        monkeypatch.setattr(host_time, "matmul", lambda *_, **__: worker.Gpu(-1))  # it raises CannotRun
+        monkeypatch.setattr(host_time, "matmul", lambda *_, **__: worker.KernelLoader(-1))  # it raises CannotRun
         why = "host not timed: no CUDA driver"
     else:
         request = replace(request, artifact=replace(request.artifact, planner=tmp_path))

@@ -41,7 +41,7 @@ def nvml(**functions) -> SimpleNamespace:
 
 def test_figures_have_the_units_that_records_have(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
-    gpu = telemetry.Gpu(UUID)
+    gpu = telemetry.Sensors(UUID)
     assert (gpu.megahertz(), gpu.watts(), gpu.joules(), gpu.celsius()) == (1500, 690.5, 12.345, 61)
     assert gpu.read() == {
         "sm_clock_mhz": 1500, "memory_clock_mhz": 2619, "power_w": 690.5, "power_limit_w": 700.0, "temperature_c": 61,
@@ -67,5 +67,5 @@ def refuse(*_):
 def test_what_cannot_be_read_is_said_before_anything_is_timed(monkeypatch, found, uuid, said):
     monkeypatch.setitem(sys.modules, "pynvml", found)
     with pytest.raises(CannotRun) as problem:
-        telemetry.Gpu(uuid)
+        telemetry.Sensors(uuid)
     assert str(problem.value) == said
