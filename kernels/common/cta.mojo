@@ -1,7 +1,8 @@
 """A CTA: the problem that a launch gives it, its tile of C, its place in the cluster, and its barriers."""
 from .config import GemmConfig, SharedMemory
-from .kernel import Barrier, Buffer, Kernel
+from .kernel import MOST_DECLARED, Barrier, Buffer, Kernel
 from .pipeline import MBarrier, Pipeline
+from .tma import prefetch_tensor_map
 from max.gpu import thread_idx
 from max.gpu.memory import external_memory
 from max.gpu.primitives.cluster import block_rank_in_cluster
@@ -26,6 +27,13 @@ struct Problem(TrivialRegisterPassable):
     def b_row(self, tile: Tile) -> Int32:
         """Returns the row of the tensor B for the first column of a tile."""
         return tile.column + Int32(tile.which_b * self.n)
+
+    @inline(.always)
+    def prefetch_tensor_maps(self):
+        """Prefetches the tensor maps for later copies. One thread calls this."""
+        prefetch_tensor_map(self.a)
+        prefetch_tensor_map(self.b)
+        prefetch_tensor_map(self.c)
 
 
 @fieldwise_init
@@ -80,6 +88,27 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     # ---- barriers ----------------------------------------------------------------------------------------------------
     @inline(.always)
+    def init_barriers(self):
+        """Initialises all barriers of this CTA, each with the count that its method tells. One thread calls this;
+        `fence_mbarrier_init` and a cluster barrier must follow before their use."""
+        comptime for stage in range(UInt32(Self.config.stages)):
+            self.full().next(stage).init(1)
+            self.empty().next(stage).init(UInt32(Self.config.empty_arrivals()))
+        comptime if Self.config.has_tmem():
+            comptime for i in range(UInt32(Self.config.accumulator_barriers)):
+                self.accumulator_full().next(i).init(1)
+                comptime if Self.config.kernel.is_persistent:
+                    self.accumulator_empty().next(i).init(UInt32(Self.config.accumulator_readers()))
+        var declared = MBarrier(self.shared + UInt32(Self.layout.declared_barriers))
+        comptime for i in range(MOST_DECLARED):
+            comptime for _ in range(Int(Self.config.kernel.mbarriers[i])):
+                declared.init(UInt32(Self.config.kernel.arrivals[i]))
+                declared = declared.next(1)
+        comptime for slot in range(UInt32(Self.config.response_slots)):
+            self.response_full().next(slot).init(1)
+            self.response_empty().next(slot).init(Self.config.response_arrivals(self.rank))
+
+    @inline(.always)
     def full(self) -> MBarrier:
         """The full barrier of the first stage. A phase completes when TMA has filled the stage. Its count is 1: the
         producer of the CTA that leads the MMA arrives and announces the bytes of all CTAs of the MMA. The MMA thread
@@ -105,6 +134,21 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         has read the accumulator. Its count is `accumulator_readers`: each epilogue warp of the MMA's CTAs arrives at
         the CTA that leads the MMA after its last load from TMEM. The MMA thread waits."""
         return {self.shared + UInt32(Self.layout.accumulator_empty)}
+
+    @inline(.always)
+    def response_full(self) -> MBarrier:
+        """The full barrier of the first slot for responses about the next tile. A phase completes when a response has
+        arrived. Its count is 1: this CTA's scheduler thread arrives, and announces the bytes if it does not store them
+        itself. Every role waits."""
+        return {self.shared + UInt32(Self.layout.response_full)}
+
+    @inline(.always)
+    def response_empty(self) -> MBarrier:
+        """The empty barrier of the first slot for responses. A phase completes when every role has read the response.
+        Its count is `response_arrivals`. With clc, every role of the cluster arrives at the CTA of rank 0, whose
+        scheduler thread waits. With the dynamic schedule, every role arrives at its own CTA, whose scheduler thread
+        waits; each other CTA then arrives once at rank 0."""
+        return {self.shared + UInt32(Self.layout.response_empty)}
 
     @inline(.always)
     def barrier[kernel: Kernel, declared: Barrier](self, number: UInt32 = 0) -> MBarrier:

@@ -24,14 +24,6 @@ __extension GemmConfig:
         """The launch has as many clusters as run at the same time, or one for each tile if there are fewer tiles."""
         return self.is_static() or self.counts_tiles()
 
-    def response_readers(self) -> Int:
-        """Returns how many roles arrive when they have read a response. On sm_100a, in a cluster: the producer, the
-        scheduler and four epilogue warps of each CTA, and the MMA thread of each CTA that leads an MMA. On sm_90a, in a
-        CTA: the producer and the warps of the consumers."""
-        if self.has_tmem():
-            return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
-        return 1 + 4 * self.consumers
-
     def overlaps_launches(self) -> Bool:
         """A launch may begin before the previous one has ended (programmatic dependent launch). Until then it only
         initialises barriers and does not access global memory. Kernels do this where it was measured to pay."""

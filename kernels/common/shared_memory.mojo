@@ -13,6 +13,20 @@ __extension GemmConfig:
         """Returns how many warps read an accumulator in TMEM: four of each CTA of the MMA."""
         return 4 * self.cta_group
 
+    def response_readers(self) -> Int:
+        """Returns how many roles arrive when they have read a response. On sm_100a, in a cluster: the producer, the
+        scheduler and four epilogue warps of each CTA, and the MMA thread of each CTA that leads an MMA. On sm_90a, in a
+        CTA: the producer and the warps of the consumers."""
+        if self.has_tmem():
+            return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
+        return 1 + 4 * self.consumers
+
+    def response_arrivals(self, rank: UInt32) -> UInt32:
+        """Returns the arrival count of the empty barrier of a response in the CTA of this rank. Rank 0 of a dynamic
+        schedule also counts one arrival of each other CTA."""
+        var collected = UInt32(self.cluster_size() - 1) if self.scheduler == "dynamic" else 0
+        return UInt32(self.response_readers()) + (collected if rank == 0 else 0)
+
 
 struct SharedMemory(TrivialRegisterPassable):
     """The byte offsets in the dynamic shared memory of a CTA. Those for accumulators and TMEM exist on sm_100a only.

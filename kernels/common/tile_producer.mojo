@@ -35,5 +35,5 @@ def produce_tiles[
             stages.advance()
         tiles.wait_for_next_tile(cta)
     comptime if config.gemm.overlaps_launches():
-        launch_dependents()  # if wait_for_previous_grid has not done so
+        launch_dependents()  # if wait_for_previous_grid (sm90/start.mojo) has not done so
     stages.producer_tail()

@@ -10,7 +10,8 @@ from ..common.block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES
 from ..common.cta import Cta
 from ..common.layer_config import LayerConfig
-from .tcgen05 import fence_after_thread_sync, operand_descriptor, tmem_address
+from .start_and_finish import tmem_address
+from .tcgen05 import fence_after_thread_sync, operand_descriptor
 from std.sys._assembly import inlined_assembly
 
 comptime MMAS_PER_STAGE = SWIZZLE_ROW_BYTES // MMA_K_BYTES

@@ -11,7 +11,8 @@ from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.pipeline import MBarrier
-from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_address, tmem_load
+from .start_and_finish import tmem_address
+from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_load
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import named_barrier, syncwarp
 

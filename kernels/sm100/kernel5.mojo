@@ -39,7 +39,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 @inline(.always)
 def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA between `start` and `finish` (run.mojo)."""
+    """Runs all roles of a CTA between `start` and `finish` (start_and_finish.mojo)."""
     if cta.warp == 0:
         if elect_one_sync():
             load_and_multiply(cta, problem, tile)

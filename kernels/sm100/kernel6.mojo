@@ -22,7 +22,7 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 @inline(.always)
 def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA between `start` and `finish` (run.mojo)."""
+    """Runs all roles of a CTA between `start` and `finish` (start_and_finish.mojo)."""
     if cta.warp < EPILOGUE_WARPS:
         write_tile[config](wait_for_accumulator(cta, tile), problem.c)
     elif cta.warp == PRODUCER_WARP:

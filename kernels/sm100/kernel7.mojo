@@ -17,7 +17,7 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 @inline(.always)
 def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA between `start` and `finish` (run.mojo)."""
+    """Runs all roles of a CTA between `start` and `finish` (start_and_finish.mojo)."""
     if cta.warp < EPILOGUE_WARPS:
         var epilogue = wait_for_accumulator(cta, tile)
         write_double_buffered[config](epilogue, problem.c)

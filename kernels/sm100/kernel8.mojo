@@ -72,7 +72,7 @@ def write_tiles[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, va
 
 @inline(.always)
 def kernel8[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, layer: Layer, tiles: LayerTiles[config]):
-    """Runs all roles of a CTA between `start` and `finish` (run.mojo)."""
+    """Runs all roles of a CTA between `start` and `finish` (start_and_finish.mojo)."""
     if cta.warp < EPILOGUE_WARPS:
         comptime if config.stores_product():
             write_tiles(cta, problem, tiles)

@@ -91,7 +91,7 @@ def write_overlapping[
 
 @inline(.always)
 def kernel9[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, layer: Layer, tiles: LayerTiles[config]):
-    """Runs all roles of a CTA between `start` and `finish` (run.mojo)."""
+    """Runs all roles of a CTA between `start` and `finish` (start_and_finish.mojo)."""
     if cta.warp < EPILOGUE_WARPS:
         write_overlapping(cta, problem, layer, tiles)
     elif cta.warp == PRODUCER_WARP:

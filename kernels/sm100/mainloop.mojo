@@ -2,7 +2,8 @@
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
 from ..common.cta import Cta, Problem
 from ..common.pipeline import CONSUMER
-from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor, tmem_address
+from .start_and_finish import tmem_address
+from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor
 from max.gpu.primitives.cluster import elect_one_sync
 
 

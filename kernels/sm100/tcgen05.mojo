@@ -3,9 +3,8 @@
 A whole warp, in code that is uniform across it, issues allocation, deallocation and loads. One thread issues MMA,
 commit and fences. In a CTA pair, one thread of the even CTA issues MMA and commit for both."""
 from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
-from ..common.cta import Cta
 from ..common.pipeline import MBarrier
-from ..common.ptx import Registers, load_shared, operands, repeat
+from ..common.ptx import Registers, operands, repeat
 from std.sys._assembly import inlined_assembly
 
 
@@ -34,18 +33,6 @@ def operand_descriptor(tile: UInt32, mn_major: Bool = False) -> UInt64:
 
 
 # ---- tensor memory -------------------------------------------------------------------------------------------------
-@inline(.always)
-def tmem_address_slot[config: GemmConfig](cta: Cta[config]) -> UInt32:
-    """Returns the shared memory address where the allocation stores the TMEM address."""
-    return cta.shared + UInt32(cta.layout.tmem_address)
-
-
-@inline(.always)
-def tmem_address[config: GemmConfig](cta: Cta[config]) -> UInt32:
-    """Returns the TMEM address of the first accumulator. It is valid after `start`."""
-    return load_shared(tmem_address_slot(cta))
-
-
 @inline(.always)
 def tmem_allocate[config: GemmConfig](address_slot: UInt32):
     """Allocates TMEM, stores its address to shared memory, and gives up further allocations (PTX ISA 9.7.16.7.1). One

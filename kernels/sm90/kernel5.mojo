@@ -50,6 +50,6 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 @inline(.always)
 def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA after `start`."""
+    """Runs all roles of a CTA after `start` (start.mojo)."""
     var accumulator = load_and_multiply(cta, problem, tile)
     write_tile[config](Epilogue[config](cta, tile, accumulator), problem.c)

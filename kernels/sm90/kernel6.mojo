@@ -47,7 +47,7 @@ def take_registers[config: GemmConfig]():
 
 @inline(.always)
 def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA after `start`."""
+    """Runs all roles of a CTA after `start` (start.mojo)."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:

@@ -16,7 +16,7 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 @inline(.always)
 def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA after `start`."""
+    """Runs all roles of a CTA after `start` (start.mojo)."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:

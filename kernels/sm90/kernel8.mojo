@@ -100,7 +100,7 @@ def write_and_multiply[
 
 @inline(.always)
 def kernel8[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, layer: Layer, tiles: LayerTiles[config]):
-    """Runs all roles of a CTA after `start`."""
+    """Runs all roles of a CTA after `start` (start.mojo)."""
     if is_producer(cta):
         give_registers[config.gemm]()
         if warp_of_group(cta) == 0:

@@ -1,31 +1,17 @@
-"""A CTA of sm_90a from start to end.
-
-A CTA exits without a last cluster barrier, because no other CTA can access it any more: its consumers have waited for
-every copy into its stages, and its producer, in the drain, for every arrival at its empty barriers."""
+"""Calls the kernel of a configuration of sm_90a after `start`, with the tile or tiles of the CTA."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.layer import Layer
 from ..common.layer_config import LayerConfig
 from ..common.layer_order import LayerOrder, LayerTiles
 from ..common.scheduler import RasterOrder, TileScheduler
-from ..common.start import prepare, wait_for_previous_grid
 from ..own import kernel as own_kernel
 from .kernel5 import kernel5
 from .kernel6 import kernel6
 from .kernel7 import kernel7
 from .kernel8 import kernel8
+from .start import start
 from max.gpu import block_idx, grid_dim
-from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
-
-
-@inline(.always)
-def start[config: GemmConfig](cta: Cta[config], problem: Problem):
-    """Prepares barriers before the roles. All threads call this. After the cluster barrier, every peer may use the
-    mbarriers. It may be relaxed because the initialisation of the mbarriers has its own fence."""
-    prepare(cta, problem)
-    cluster_arrive_relaxed()
-    cluster_wait()
-    wait_for_previous_grid(cta)
 
 
 @inline(.always)
