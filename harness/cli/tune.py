@@ -23,6 +23,7 @@ from harness.cli.options import (
     settings_option,
 )
 from harness.cli.sweep import Where, job_timeout_option, where_options
+from harness.compile import few_rows
 from harness.compile.config import KernelConfig, find_kernel, try_config
 from harness.compile.options import OPTIONS
 from harness.experiments.race import Runner
@@ -102,6 +103,8 @@ def tune(
             _explain_kept(screen, kind, entry, shape)
         entries = [{"gpu": kind, **asdict(entry)} for kind, entry in kept.items()]
         return outputs.write(json=lambda: json.dumps(entries) + "\n").exit_code
+    if kernel == few_rows.NAME and device != "gpu":
+        raise UsageProblem(f"--device {device} knows loads by TMA only, and {kernel} has none; use --device gpu")
     gpu_kind, arch = _device(kernel, device, arch, where)
     if device == "gpu":
         needs("bench")

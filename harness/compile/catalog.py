@@ -143,6 +143,15 @@ SPACE_9: dict[str, Space] = {
         "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 256)),
     },
 }
+SPACE_ROWS: dict[str, Space] = {
+    arch: {
+        "mma_shape": tuple((rows, columns) for rows in (8, 16) for columns in (8, 16, 24, 32, 40, 48, 64)),
+        "split_k": (4, 8, 16),
+        "stages": (1, 2, 3, 4),
+    }
+    for arch in ("sm_90a", "sm_100a")
+}
+"""Rows of A and of B of a CTA, its warps, and the loads before a multiplication (kernels/common/few_rows.mojo)."""
 
 
 def _hopper(rows: int, columns: int, cluster: tuple[int, int], **more: Any) -> Tiling:
@@ -240,6 +249,7 @@ KERNELS = {
             summary="for 1 to 16 rows of A: warps read B from global memory to registers, without TMA",
             archs=("sm_90a", "sm_100a"),
             dtypes=("bf16", "fp16", "e4m3"),
+            space=SPACE_ROWS,
             of_series=False,
         ),
     )

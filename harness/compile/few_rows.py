@@ -33,6 +33,12 @@ def suits(shape: Shape, arch: str, asked: Mapping[str, Any]) -> bool:
     return plain and fits and not shape.groups and max(shape.k, *shape.ld, 0) <= LONGEST
 
 
+def rows_of_busiest(tile: tuple[int, int], shape: Shape, arch: str) -> int:
+    """Returns the rows of A and B that the CTAs of the busiest SM load. By it, tuning orders tiles."""
+    ctas = ceil(shape.m / tile[0]) * ceil(shape.n / tile[1])
+    return ceil(ctas / usual_gpu(arch).sms) * sum(tile)
+
+
 def tile(shape: Shape, arch: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of `harness.compile.config.make_config` for a problem, unless a tile is asked for: one CTA an
     SM, all with as many rows of B, or smaller CTAs if that would take more than `MOST_OF_B`.

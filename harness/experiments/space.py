@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any
 
 from emugpu.errors import UsageProblem
+from harness.compile import few_rows
 from harness.compile.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, Tiling
 from harness.compile.config import KernelConfig, find_kernel, try_config
 from harness.compile.options import OPTIONS
@@ -52,8 +53,9 @@ def geometry(config: KernelConfig, shape: Shape) -> Geometry:
     (cm, cn), group = config.cluster, config.cta_group
     rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, per CTA
     m, n = (shape.n, shape.m) if config.swapped else (shape.m, shape.n)
-    clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * config.split_k
-    k = ceil(shape.k / config.split_k)
+    split_k = 1 if config.kernel == few_rows.NAME else config.split_k  # warps of a CTA split it there
+    clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * split_k
+    k = ceil(shape.k / split_k)
     waves = _waves(config, clusters)
     copies_a, copies_b = (1, 1) if config.multicast else (cn, cm // group)
     asked = (rows * cm * copies_a + columns * cn * copies_b) * k * ELEMENT_BYTES
@@ -149,7 +151,7 @@ def _is_among(config: KernelConfig, only: Space) -> bool:
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
     """Orders forms by their estimates, tile by tile in turn. Those with a much worse estimate are last."""
-    cycles = {form: estimate_of(form, shape).cycles for form in forms}
+    cycles = {form: _cost(form, shape) for form in forms}
     best = min(cycles.values(), default=0.0)
     turns: Counter[tuple[object, ...]] = Counter()
     keys = {}
@@ -158,6 +160,13 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
         keys[form] = (cycles[form] > SLACK * best, turns[tile], cycles[form])
         turns[tile] += 1
     return sorted(forms, key=lambda form: keys[form])
+
+
+def _cost(config: KernelConfig, shape: Shape) -> float:
+    """Returns what orders forms: estimated cycles, or rows where these bound the time."""
+    if config.kernel == few_rows.NAME:
+        return few_rows.rows_of_busiest(config.mma_shape, shape, config.arch)
+    return estimate_of(config, shape).cycles
 
 
 def estimate_of(config: KernelConfig, shape: Shape) -> Estimate:

@@ -24,8 +24,8 @@ SCHEMA = 1
 _NAMED = ("kernel", "arch", "dtype")
 ROWS = 256
 """Most rows of a tile. Other heights divide it, except in the last tiles along M."""
-FEW_ROWS = (16, 32, 48, 64, 128)
-"""Other tiles are available up to these M (`harness.compile.catalog`)."""
+FEW_ROWS = (8, 16, 32, 48, 64, 128)
+"""Other tiles are available up to these M (`harness.compile.catalog`); 8 and 16 are those of the kernel rows."""
 
 
 @dataclass(frozen=True)

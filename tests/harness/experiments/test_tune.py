@@ -318,9 +318,9 @@ def test_shapes_of_a_class_need_the_same_tiles():
     for config in candidates().forms:
         assert geometry(config, Shape(768, 4096, 512)).waves == geometry(config, Shape(768 - 63, 4096, 512)).waves
     few = [
-        (found.first, found.last) for found in (class_of(Shape(m, 8, 8)) for m in (1, 16, 17, 64, 65, 128, 129, 257))
+        (found.first, found.last) for found in (class_of(Shape(m, 8, 8)) for m in (1, 8, 9, 17, 64, 65, 128, 129, 257))
     ]
-    assert few == [(1, 16), (1, 16), (17, 32), (49, 64), (65, 128), (65, 128), (129, 256), (257, 512)]
+    assert few == [(1, 8), (1, 8), (9, 16), (17, 32), (49, 64), (65, 128), (65, 128), (129, 256), (257, 512)]
 
 
 @pytest.mark.slow
@@ -334,6 +334,28 @@ def test_few_rows_are_tuned_among_what_the_kernel_chooses_from(arch):
     assert {form.swapped for form in first} == {True, False} and len({form.split_k for form in first}) > 2
     assert all(make_config("kernel8", arch=arch, shape=shape, split_k=split) in {default, *forms} for split in (1, 3))
     assert not any(form.swapped for form in space_of("kernel8", arch, "bf16", Shape(2048, 4096, 4096)).forms[:3])
+
+
+def test_the_kernel_for_few_rows_has_a_space_of_tiles_warps_and_loads():
+    """An SM has at least 32 of 4096 rows of B, and 8 of A: 40. Three other tiles have 48: two CTAs of 8 + 16 rows, and
+    one of 8 + 40 or of 16 + 32.
+    """
+    shape = Shape(4, 4096, 4096)
+    found = space_of("rows", "sm_90a", "bf16", shape)
+    assert found.default == make_config("rows", arch="sm_90a", mma_shape=(8, 32), split_k=16, stages=2)
+    assert {form.split_k for form in found.forms} == {4, 8, 16}
+    assert {form.mma_shape for form in found.forms[:3]} == {(8, 16), (8, 40), (16, 32)}
+    assert found.forms[3].mma_shape == (8, 32)  # with other warps than the default
+    assert {each.stages for each in found.variants(found.default)} == {1, 3, 4}
+    assert geometry(found.default, shape).busiest == 8 * 32 * 4096
+    assert space_of("rows", "sm_90a", "bf16", Shape(16, 4096, 4096)).forms[0].mma_shape == (16, 40)
+
+
+@pytest.mark.parametrize("device", ["model", "emulator"])
+def test_the_kernel_for_few_rows_is_tuned_on_a_gpu_alone(device):
+    done = CliRunner().invoke(harness.cli.main.main, ["tune", "rows", "--shape", "4,512,512", "--device", device])
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert f"--device {device} knows loads by TMA only, and rows has none; use --device gpu" in done.stderr
 
 
 def test_the_choice_for_few_rows_is_explained_by_what_was_tuned(results_dir):
