@@ -1,6 +1,7 @@
 """Stands for your own kernel: `harness run FILE.mojo` compiles your file instead of this one (docs/own-kernel.md)."""
-from .common.config import GemmConfig, Kernel
+from .common.config import GemmConfig
 from .common.cta import Cta, Problem
+from .common.kernel import Kernel
 from .common.scheduler import TileScheduler
 
 comptime KERNEL = Kernel("", pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False)

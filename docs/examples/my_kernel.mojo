@@ -1,7 +1,8 @@
 """A kernel of one's own, to begin with: kernel 7. `harness run docs/examples/my_kernel.mojo` compiles and runs it."""
-from kernels.common.config import GemmConfig, Kernel
+from kernels.common.config import GemmConfig
 from kernels.common.cta import Cta, Problem
 from kernels.common.epilogue_store import finish_stores, write_double_buffered
+from kernels.common.kernel import Kernel
 from kernels.common.producer import produce_tile
 from kernels.common.scheduler import TileScheduler
 from kernels.sm100.epilogue import EPILOGUE_WARPS, wait_for_accumulator

@@ -6,7 +6,7 @@ shared_memory.mojo derive sizes from it. A file sees the methods of an extension
 at run time. `LayerConfig` (layer_config.mojo) makes it from options, and has what only kernels 8 and 9 do."""
 
 from .accumulator import *
-from .kernel import Capabilities, Kernel
+from .kernel import Capabilities
 from .shared_memory import *
 from .tile import *
 from .word import Word

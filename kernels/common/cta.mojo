@@ -89,7 +89,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     # ---- barriers ----------------------------------------------------------------------------------------------------
     @inline(.always)
     def init_barriers(self):
-        """Initialises all barriers of this CTA, each with the count that its method tells. One thread calls this;
+        """Initialises all barriers of this CTA, each with the count that its method states. One thread calls this;
         `fence_mbarrier_init` and a cluster barrier must follow before their use."""
         comptime for stage in range(UInt32(Self.config.stages)):
             self.full().next(stage).init(1)

@@ -140,8 +140,8 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
 
     @inline(.always)
     def producer_tail(mut self):
-        """Waits, after the last stage, until every stage has been released. A CTA must not exit while other CTAs may
-        still arrive at its barriers."""
+        """Waits, after the last stage, until every stage has been released; one that was never filled counts as
+        released. A CTA must not exit while other CTAs may still arrive at its barriers."""
         comptime for _ in range(Self.stages):
             self.producer_acquire()
             self.advance()

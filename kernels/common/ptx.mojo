@@ -63,6 +63,7 @@ def fence_proxy_async():
 
 # ---- order -----------------------------------------------------------------------------------------------------------
 @inline(.always)
-def pinned(value: UInt32) -> UInt32:
-    """Returns the same value, which the compiler computes here and no earlier."""
-    return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](value)
+def pinned[dtype: DType, //](value: Scalar[dtype]) -> Scalar[dtype]:
+    """Returns the same f32 or 32-bit integer, which the compiler computes and uses here and no earlier."""
+    comptime constraints = "=f,0" if dtype == DType.float32 else "=r,0"
+    return inlined_assembly["", Scalar[dtype], constraints=constraints, has_side_effect=True](value)

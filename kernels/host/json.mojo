@@ -1,8 +1,9 @@
 """JSON as text. Text must not contain quotes, backslashes or control characters."""
+from ..common.word import Word
 
 
 struct Json(ImplicitlyCopyable, Writable):
-    """A JSON value. An Int, a Bool, a list of Int and a list of Json convert to it; anything else becomes a string."""
+    """A JSON value. Text, a Word, an Int, a Bool, a list of Int and a list of Json convert to it, and no other type."""
 
     var text: String
 
@@ -17,6 +18,8 @@ struct Json(ImplicitlyCopyable, Writable):
         elif T == Int or T == List[Int] or T == List[Json]:
             self.text = String(value)
         else:
+            comptime is_text = T == String or T == StaticString or T == Word
+            comptime assert is_text, "JSON is made of text, Word, Int, Bool, List[Int] and List[Json]"
             self.text = String('"', value, '"')
 
     def write_to(self, mut writer: Some[Writer]):

@@ -6,7 +6,10 @@
 After the first cluster barrier every peer may use the mbarriers, and the other CTA of the pair is running, so the pair
 can allocate TMEM together. The second one publishes the TMEM address, and the MMA thread knows that the peer has its
 TMEM. After the last one, no CTA of the cluster can read, multicast or commit into this CTA any more: a producer leaves
-only after all commits to it have arrived (the drain), an epilogue warp only after those to the accumulator."""
+only after all commits to it have arrived (the drain), an epilogue warp only after those to the accumulator.
+
+Cluster barriers and tensor memory allocation take whole warps. So after a branch for one elected thread, `syncwarp`
+holds the other 31 until it has come back: the MMA warp, for example, reaches the last barrier after its last commit."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.pipeline import fence_mbarrier_init

@@ -6,11 +6,12 @@ from ..common.fragment import Fragment, Values
 from ..common.layer import EpilogueOperands, Layer
 from ..common.layer_box import LayerRows
 from ..common.layer_config import LayerConfig
+from ..common.ptx import pinned
 from ..common.split_k import Partial
 from .epilogue import Epilogue
 from .quantise import first_row_of_thread, quantise
 from .warpgroup import sync_warpgroup, warp_of_group
-from .wgmma import MMA_M, Accumulator, Sums, mul_after_wait, pinned
+from .wgmma import MMA_M, Accumulator, Sums, mul_after_wait
 
 comptime LayerEpilogue[config: LayerConfig] = Epilogue[config.gemm, LayerRows[config]]
 

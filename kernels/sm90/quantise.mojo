@@ -10,9 +10,10 @@ from ..common.cta import Cta, Problem, Tile
 from ..common.global_memory import store_global
 from ..common.layer import Layer
 from ..common.layer_config import LayerConfig
+from ..common.ptx import pinned
 from .epilogue import WARP_ROWS
 from .warpgroup import warp_of_group, warpgroup
-from .wgmma import MMA_M, Accumulator, mul_after_wait, pinned
+from .wgmma import MMA_M, Accumulator, mul_after_wait
 from max.gpu.primitives.warp import shuffle_xor
 from std.math import align_up
 

@@ -108,9 +108,3 @@ def mul_after_wait(a: Float32, b: Float32) -> Float32:
 def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
     """Returns a * b + c, rounded once. It stays behind the wait too."""
     return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
-
-
-@inline(.always)
-def pinned(value: Float32) -> Float32:
-    """Returns the same value, which the compiler uses here and no earlier."""
-    return inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](value)
