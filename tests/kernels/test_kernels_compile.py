@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from harness.compile.compiler import compiled, driver_source
+from harness.compile.compiler import compiled, driver_source, require_mojo
 from harness.compile.config import make_config
 from harness.compile.planner import planner
 from harness.paths import ROOT
@@ -108,3 +108,17 @@ def test_bad_arguments_of_a_program_with_ptx_are_one_line():
             done = ask(program, *arguments)
             assert (done.returncode, done.stdout) == (2, "")
             assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [('"x", b=7', '{"a": "x", "b": 7}'), ("1.5", "JSON is made of text, Word, Int, Bool, List[Int] and List[Json]")],
+    ids=["text and a number", "a fraction"],
+)
+def test_what_is_not_json_does_not_compile(tmp_path, value, said):
+    source = tmp_path / "json.mojo"
+    source.write_text(f"from kernels.host.json import object\n\n\ndef main():\n    print(object(a={value}).text)\n")
+    command = [require_mojo(), "run", "-I", str(ROOT), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert said in done.stdout + done.stderr and (done.returncode == 0) == said.startswith("{")
