@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import Clock
-from emugpu.check.findings import Finding
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Agent
 from emugpu.emulator.memory.bytes import CHUNK
@@ -44,25 +43,6 @@ class Overlap(NamedTuple):
     nbytes: int
     certain: bool
     first_writes: bool
-
-
-def touches_the_same(later: str, earlier: str, where: str, found: Overlap) -> str:
-    return f"{later} touches bytes that {earlier} {'writes' if found.first_writes else 'reads'} ({where})"
-
-
-def is_not_known(what: str) -> str:
-    return f"whether {what}: nothing orders the two, and they share 16 bytes at least"
-
-
-def early_access(later: str, earlier: str, where: str, found: Overlap) -> Finding:
-    """Returns the finding about what a launch touches before its griddepcontrol.wait."""
-    what = touches_the_same(later, earlier, where, found)
-    return Finding(
-        "race-launches", "error",
-        f"{what}, and may do so before its griddepcontrol.wait, while the other one runs", None,
-        missing="no griddepcontrol.wait before the access, in a launch that may start before the other one ends",
-        fix="griddepcontrol.wait (cudaGridDependencySynchronize) before it, or a launch without the attribute",
-    )  # fmt: skip
 
 
 class TouchedMemory:
@@ -180,6 +160,11 @@ class Footprint:
         self.triggers.add(agent[:2])
         if not self._has_waited(thread.peek()):
             self.early_triggers.add(agent[:2])
+
+    @property
+    def waits(self) -> bool:
+        """Whether a thread has executed griddepcontrol.wait, so that the launch ends only after it."""
+        return bool(self._waited)
 
     @property
     def waits_before_it_lets(self) -> bool:

@@ -8,18 +8,21 @@ device or pinned memory, of which one writes, race if the later one may start be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from emugpu.check.findings import Finding
-from emugpu.check.footprint import (
-    Footprint,
-    Key,
-    Overlap,
-    TouchedMemory,
+from emugpu.check.early_launches import (
+    NOTHING_RUNS,
+    StillRunning,
     early_access,
     is_not_known,
+    still_running,
     touches_the_same,
+    uncovered_access,
 )
+from emugpu.check.findings import Finding
+from emugpu.check.footprint import Footprint, Key, Overlap, TouchedMemory
 from emugpu.driver.log import LaunchRecord, Log
 from emugpu.driver.memory import Window
 from emugpu.emulator.names import short_name
@@ -43,8 +46,8 @@ def joined(*clocks: Clock) -> Clock:
 class StreamOperation:
     """A launch, a copy, a fill or a free.
 
-    ``number`` counts in its stream. ``clock`` is what is over when it starts. ``next`` is what is over when a launch
-    behind it that may start early starts, or None if that waits for its end.
+    ``number`` counts in its stream. ``running`` says which earlier launches of its stream may still run, if it may
+    start early or lets the next one start early.
     """
 
     name: str
@@ -52,8 +55,7 @@ class StreamOperation:
     touched: TouchedMemory
     record: LaunchRecord | None = None
     number: int = 0
-    clock: Clock = field(default_factory=dict)
-    next: Clock | None = None
+    running: StillRunning = NOTHING_RUNS
 
 
 @dataclass(eq=False)
@@ -105,14 +107,18 @@ class StreamOrder:
         return found
 
     def _clock(self, stream: TrackedStream) -> Clock:
-        """Returns what is over when the next operation of a stream starts. The legacy stream and blocking streams wait
-        for one another.
+        """Returns what is over when the next operation of a stream starts, unless it may start early."""
+        return joined(stream.clock, self._clock_of_others(stream))
+
+    def _clock_of_others(self, stream: TrackedStream) -> Clock:
+        """Returns what the host and other streams know to be over, when they let the next operation of a stream start.
+        The legacy stream and blocking streams wait for one another.
         """
         if stream.handle == LEGACY:
             others = [other.clock for other in self._streams.values() if other.blocks]
         else:
             others = [self.stream(LEGACY).clock] if stream.blocks else []
-        return joined(stream.clock, self._host, *others)
+        return joined(self._host, *others)
 
     def record(self, event: int, stream: int) -> None:
         self._events[event] = self._clock(self.stream(stream))
@@ -122,7 +128,7 @@ class StreamOrder:
         waiting.clock = joined(waiting.clock, self._events.get(event, {}))
         # A launch that may start early waits for the event as every operation does.
         if waiting.running:
-            waiting.running[-1].next = None
+            waiting.running[-1].running = NOTHING_RUNS
 
     def host_waits_for_event(self, event: int) -> None:
         self._host_knows(self._events.get(event, {}))
@@ -151,27 +157,26 @@ class StreamOrder:
         """
         stream = self.stream(operation.stream)
         operation.stream = stream.handle
-        operation.clock = full = self._clock(stream)
-        before = stream.running[-1] if stream.running else None
-        starts = full
-        if footprint is not None and footprint.early is not None and before is not None and before.next is not None:
-            starts = joined(before.next, self._host)
+        clock = self._clock(stream)
+        operation.number = stream.count = stream.count + 1
+        if footprint is not None:
+            before = stream.running[-1].running if stream.running else NOTHING_RUNS
+            over = max(self._clock_of_others(stream).get(stream.handle, 0), stream.dropped)
+            before = StillRunning(*(frozenset(number for number in part if number > over) for part in before))
+            operation.running = still_running(operation.number, footprint, before)
         for other in self._streams.values():
-            if other.dropped > starts.get(other.handle, 0) and other is not stream:
+            if other.dropped > clock.get(other.handle, 0) and other is not stream:
                 self._log.not_looked_at(
                     f"more than {KEPT} operations of a stream ran without a wait of the host; those before the last "
                     f"{KEPT} were not compared with other streams"
                 )
             for earlier in other.running:
-                if full.get(earlier.stream, 0) < earlier.number:
-                    self._compare(earlier, operation, operation.touched, False)
-                elif starts.get(earlier.stream, 0) < earlier.number and footprint is not None and footprint.early:
-                    self._compare(earlier, operation, footprint.early, True)
-        if footprint is not None and footprint.triggers:
-            operation.next = full if footprint.waits_before_it_lets else starts
-        stream.count += 1
-        operation.number = stream.count
-        stream.clock = joined(stream.clock, full, {stream.handle: stream.count})
+                if clock.get(earlier.stream, 0) < earlier.number:
+                    finding = partial(unordered, earlier.stream, stream.handle)
+                    self._compare(earlier, operation, operation.touched, finding)
+                elif other is stream and earlier.number in operation.running.at_start:
+                    self._compare_early(earlier, operation, footprint)
+        stream.clock = joined(stream.clock, clock, {stream.handle: stream.count})
         stream.running.append(operation)
         if len(stream.running) > KEPT:
             stream.dropped = stream.running.pop(0).number
@@ -194,28 +199,43 @@ class StreamOrder:
                         "not wait for it afterwards"
                     )
 
-    def _compare(self, earlier: StreamOperation, later: StreamOperation, touched: TouchedMemory, early: bool) -> None:
-        for (base, _), found in earlier.touched.overlaps(touched):
-            self._say(earlier, later, base, found, early)
-
-    def _say(self, earlier: StreamOperation, later: StreamOperation, base: int, found: Overlap, early: bool) -> None:
-        where = f"{found.nbytes} at {base + found.place:#x}"
-        what = touches_the_same(later.name, earlier.name, where, found)
-        if not found.certain:
-            self._log.not_looked_at(is_not_known(what))
+    def _compare_early(self, earlier: StreamOperation, later: StreamOperation, footprint: Footprint | None) -> None:
+        """Compares a launch that may start early with one of its stream that may still run then."""
+        if footprint is None or footprint.early is None:
             return
-        if early:
-            finding = early_access(later.name, earlier.name, where, found)
-        else:
-            message = f"{what}, and nothing orders the two"
-            missing = f"no event or wait of the host between stream {earlier.stream:#x} and stream {later.stream:#x}"
-            fix = "cudaEventRecord in the first stream and cudaStreamWaitEvent in the second one, or a synchronisation"
-            finding = Finding("race-launches", "error", message, None, None, "", missing, fix)
-        record = later.record or earlier.record or (self._log.launches[-1] if self._log.launches else None)
+        races = self._compare(earlier, later, footprint.early, early_access)
+        if not races and earlier.number in later.running.after_wait:
+            self._compare(earlier, later, later.touched, uncovered_access)
+
+    def _compare(
+        self, earlier: StreamOperation, later: StreamOperation, touched: TouchedMemory,
+        finding: Callable[[str, str, str, Overlap], Finding],
+    ) -> bool:  # fmt: skip
+        """Reports the races of two operations, as a ``finding``. Returns whether there is one."""
+        pairs = [*earlier.touched.overlaps(touched)]
+        for (base, _), overlap in pairs:
+            about = (later.name, earlier.name, f"{overlap.nbytes} at {base + overlap.place:#x}", overlap)
+            if overlap.certain:
+                self._say(later.record or earlier.record, finding(*about))
+            else:
+                self._log.not_looked_at(is_not_known(touches_the_same(*about)))
+        return bool(pairs)
+
+    def _say(self, record: LaunchRecord | None, finding: Finding) -> None:
+        record = record or (self._log.launches[-1] if self._log.launches else None)
         if record is None:
             self._log.not_looked_at(finding.message)
         elif finding not in record.findings:
             record.findings = (*record.findings, finding)
+
+
+def unordered(first: int, second: int, later: str, earlier: str, where: str, found: Overlap) -> Finding:
+    """Returns the finding about operations of two streams that nothing orders. ``first`` and ``second`` are those."""
+    return Finding(
+        "race-launches", "error", f"{touches_the_same(later, earlier, where, found)}, and nothing orders the two", None,
+        missing=f"no event or wait of the host between stream {first:#x} and stream {second:#x}",
+        fix="cudaEventRecord in the first stream and cudaStreamWaitEvent in the second one, or a synchronisation",
+    )  # fmt: skip
 
 
 def submit_launch(order: StreamOrder, record: LaunchRecord, stream: int, footprint: Footprint) -> None:

@@ -1,8 +1,6 @@
 """Launches of a launch file that may start before the one in front of them has ended (programmatic dependent launch).
 
-The emulator runs one after the other, which is one of the orders that a GPU may choose. A launch with ``overlap`` may
-start as soon as all CTAs of the launch in front of it have executed griddepcontrol.launch_dependents or exited, and is
-ordered behind that launch only after its own griddepcontrol.wait (PTX ISA, griddepcontrol).
+The emulator runs one after the other, which is one of the orders that a GPU may choose.
 """
 
 from __future__ import annotations
@@ -10,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from emugpu.check.early_launches import (
+    NOTHING_RUNS,
+    early_access,
+    is_not_known,
+    still_running,
+    touches_the_same,
+    uncovered_access,
+)
 from emugpu.check.findings import Finding
-from emugpu.check.footprint import Footprint, TouchedMemory, early_access, is_not_known, touches_the_same
+from emugpu.check.footprint import Footprint, TouchedMemory
 from emugpu.emulator import Module
 from emugpu.launch.spec import Launch
 
@@ -29,23 +35,23 @@ def early_races(
     """Returns the races of launches that ran, and what is not certain. ``name_of`` names the memory at an address."""
     found: list[Finding] = []
     unsure: list[str] = []
-    first = 0
-    """The first launch that may still run when one that may start early starts."""
+    running = NOTHING_RUNS
     for number, footprint in enumerate(footprints):
-        footprint.all.close()
+        running = still_running(number, footprint, running)
+        everything = footprint.all.close()
         early = (footprint.early or TouchedMemory()).close()
-        for before in range(first, number):
-            for (base, _), overlap in footprints[before].all.overlaps(early):
+        for before in sorted(running.at_start):
+            races = [(early_access, key, overlap) for key, overlap in footprints[before].all.overlaps(early)]
+            if not races and before in running.after_wait:
+                pairs = footprints[before].all.overlaps(everything)
+                races = [(uncovered_access, key, overlap) for key, overlap in pairs]
+            for finding, (base, _), overlap in races:
                 where = f"{overlap.nbytes} bytes at {name_of(base)} + {overlap.place}"
                 about = (launches[number].where, launches[before].where, where, overlap)
                 if overlap.certain:
-                    found.append(early_access(*about))
+                    found.append(finding(*about))
                 else:
                     unsure.append(is_not_known(touches_the_same(*about)))
-        if not footprint.triggers:
-            first = number + 1
-        elif footprint.early is None or footprint.waits_before_it_lets:
-            first = number  # some CTA has let the next launch start only when those before this one had ended
     return found, unsure
 
 

@@ -145,6 +145,16 @@ PROGRAMS = {
     "early, over what the first one writes": ("run('fill_late', 0, p, a); run('fill', 0, p, a, True)", RACE),
     "early, of other memory": ("run('fill_late', 0, p, a); run('pass_on', q, out, a, True)", ""),
     "not early": ("run('fill_late', 0, p, a); run('pass_on', p, out, a)", ""),
+    "a launch between that neither waits nor lets": (
+        "run('fill_late', 0, p, a); run('read', q, 0, a, True); run('wait_first', p, out, a, True)", RACE),
+    "a launch between that waits": (
+        "run('fill_late', 0, p, a); run('wait_first', q, q, a, True); run('pass_on', p, out, a, True)", ""),
+    "a launch between that does neither, and an ordinary launch": (
+        "run('fill_late', 0, p, a); run('read', q, 0, a, True); run('pass_on', p, out, a)", ""),
+    "what the launch between writes is covered": (
+        "run('fill_late', 0, q, a); run('fill', 0, p, a, True); run('wait_first', p, out, a, True)", ""),
+    "a fill of another stream between, which waits for both": (
+        "run('fill_late', 0, p, blocking); run('fill', 0, q); run('pass_on', p, out, blocking, True)", ""),
     "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", ""),
 }  # fmt: skip
 

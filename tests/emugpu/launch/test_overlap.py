@@ -20,6 +20,10 @@ BODIES = {
     "copy_after_a_late_wait": "ld.global.b32 %r2, [%d1];" + WAIT + "st.global.b32 [%d2], %r2;",
     "copy_after_and_let": WAIT + LET + COPY,
     "let_and_copy_after": LET + WAIT + COPY,
+    "nothing": "",
+    "let": LET,
+    "wait": WAIT,
+    "let_and_wait": LET + WAIT,
     "thread_by_thread": LET + "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
     "cta_1_exits": "mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 1; @%p1 exit;" + LET + WAIT + COPY,
     "warp_0_waits": WARP_0 + WAIT + "ON0: bar.sync 0;" + COPY,
@@ -89,22 +93,35 @@ def test_a_launch_that_starts_early_waits_before_it_touches_the_same(name, tmp_p
         )
 
 
+WAITING = "and may do so before its griddepcontrol.wait"
+UNCOVERED = "a launch between the two starts early and does not wait"
 THREE = {
-    "the second one waits, then lets": ("copy_after_and_let", "clean"),
-    "the second one lets, then waits": ("let_and_copy_after", RACE),
-    "the second one lets in one CTA, and the other one exits": ("cta_1_exits", RACE),
-    "the second one does not let": ("copy_after", "clean"),
+    "the second one waits, then lets": ("copy_after_and_let", "copy", ""),
+    "the second one lets, then waits": ("let_and_copy_after", "copy", WAITING),
+    "the second one lets in one CTA, and the other one exits": ("cta_1_exits", "copy", WAITING),
+    "the second one waits and does not let": ("copy_after", "copy", ""),
+    "the second one does neither": ("nothing", "copy", WAITING),
+    "the second one does neither, and the third one waits": ("nothing", "copy_after", UNCOVERED),
+    "the second one lets, and the third one waits": ("let", "copy_after", UNCOVERED),
+    "the second one waits, and the third one waits": ("wait", "copy_after", ""),
+    "the second one lets and waits, and the third one waits": ("let_and_wait", "copy_after", ""),
 }
 
 
 @pytest.mark.parametrize("name", THREE)
 def test_a_launch_may_start_before_the_last_but_one_has_ended(name, tmp_path):
-    """The third launch reads what the first has written, and does not wait."""
-    second, word = THREE[name]
-    launches = ("fill_and_let", "q", "p", ""), (second, "q", "r", EARLY), ("copy", "p", "q", EARLY)
+    """The third launch reads what the first has written; each griddepcontrol.wait is for the launch in front of it."""
+    second, third, what = THREE[name]
+    launches = ("fill_and_let", "q", "p", ""), (second, "q", "r", EARLY), (third, "p", "q", EARLY)
     found = verdict(tmp_path, *launches, grid=2)
-    others = [one for one in found.findings if "launch[0]" in one.message]
-    assert bool(others) == (word == RACE), found.reasons
+    others = [one.message for one in found.findings if "launch[0]" in one.message]
+    assert len(others) == bool(what) and all(what in one for one in others), found.reasons
+
+
+@pytest.mark.parametrize(("overlap", "word"), [("overlap = false", "clean"), (EARLY, RACE)])
+def test_a_launch_that_may_not_start_early_follows_all_in_front_of_it(overlap, word, tmp_path):
+    launches = ("fill_and_let", "q", "p", ""), ("nothing", "q", "q", EARLY), ("copy", "p", "q", overlap)
+    assert verdict(tmp_path, *launches).word == word
 
 
 def test_no_launch_is_in_front_of_the_first_one(tmp_path):
