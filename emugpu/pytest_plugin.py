@@ -110,7 +110,9 @@ def pytest_runtest_makereport(
     section = item.stash.get(_SECTION, None)
     if section is None or item.stash.get(_RUNS, False) or (report.when == "setup" and report.passed):
         return report
-    failure = "the test failed" if report.failed else ""
+    failure = ""
+    if report.failed:
+        failure = "the test failed" + (f": {call.excinfo.exconly()}".partition("\n")[0] if call.excinfo else "")
     verdict = section.end(failure)
     # Launches during the teardown of fixtures are judged separately.
     options = {"check": verdict.checked}

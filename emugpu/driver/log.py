@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,9 @@ from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.rules import RuleWarning
 
 Dims = tuple[int, int, int]
+ENDED = "the program ended with code"
+_COMPARES = re.compile(r"\bAssertionError\b(?!.*(cudaError|CUDA_ERROR))")
+"""A failure that is a comparison of results, and none of the result code of a CUDA function."""
 
 
 @dataclass
@@ -72,14 +76,15 @@ class Log:
 
     ``unhandled`` counts the refused functions by name. ``failure`` is the first reason why the emulated GPU could not
     serve the program; the program's results then mean nothing. ``lacking`` says what the emulated driver lacks and most
-    programs do without. ``computed`` counts the library functions that NumPy computed in place of NVIDIA's kernels.
+    programs do without, with the number of launches before the program asked. ``computed`` counts the library functions
+    that NumPy computed in place of NVIDIA's kernels.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.launches: list[LaunchRecord] = []
         self.unhandled: dict[str, int] = {}
         self.failure = ""
-        self.lacking: list[str] = []
+        self.lacking: dict[str, int] = {}
         self.computed: dict[str, int] = {}
         self.by_torch: set[str] = set()
         """The operators that PyTorch has computed on the CPU."""
@@ -114,8 +119,17 @@ class Log:
 
     def lacks(self, what: str) -> None:
         """Records what the emulated driver lacks. It counts only if the program fails."""
-        if what not in self.lacking:
-            self.lacking.append(what)
+        self.lacking.setdefault(what, len(self.launches))
+
+    def may_explain(self, failure: str) -> list[str]:
+        """Returns what the emulated driver lacks and may be why the program failed.
+
+        It does not explain why results differ, nor why a program ends that has launched kernels since it asked.
+        """
+        if _COMPARES.search(failure):
+            return []
+        least = len(self.launches) if failure.startswith(ENDED) else 0
+        return [what for what, launches in self.lacking.items() if launches >= least]
 
     def failed(self, why: str) -> None:
         """Records why the emulated GPU cannot serve the program."""
@@ -141,10 +155,11 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
     if failure:
         # If a call was refused, the program may fail because of that; its kernels may be right.
-        refused = log.failure or log.unhandled or log.lacking
+        lacking = log.may_explain(failure)
+        refused = log.failure or log.unhandled or lacking
         incomplete = refused or any(launch.ended == "incomplete" for launch in log.launches)
         reasons.append(("wrong" if log.launches and not incomplete else "incomplete", failure))
-        reasons += [("incomplete", f"perhaps because {what}") for what in log.lacking]
+        reasons += [("incomplete", f"perhaps because {what}") for what in lacking]
     if log.failure:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     reasons += [("incomplete", f"not looked at: {what}") for what in log.unlooked]

@@ -124,6 +124,35 @@ def test_a_library_that_lacks_a_private_table_may_fail_in_a_later_section(module
     assert done.stdout.splitlines() == ["clean", "incomplete" if asks else "wrong"], done.stderr
 
 
+def test_a_wrong_result_is_wrong_though_a_private_table_was_missing(module):
+    done = pytest_of(
+        module,
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def launches(emulated_gpu):
+            from kernels import RIGHT, byref, c_uint64, launched, result_of
+            assert result_of("cuGetExportTable", byref(c_uint64()), bytes(16)) == "CUDA_ERROR_NOT_FOUND"
+            assert launched("right") == RIGHT
+
+        def test_compares():
+            assert 1 == 2
+
+        def test_starts_the_runtime():
+            raise RuntimeError("the runtime has not started")
+        """,
+        "--emulated-gpu=b200",
+        "--check",
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith(("wrong: ", "incomplete: "))]
+    assert [line.partition("(")[0] for line in told] == [
+        "wrong: the test failed: AssertionError: assert 1 == 2",
+        "incomplete: the test failed: RuntimeError: the runtime has not started",
+        f"incomplete: perhaps because cuGetExportTable has no table {32 * '0'}",
+    ], done.stdout
+
+
 def test_an_exception_is_wrong_and_no_launch_is_incomplete(module):
     done = python(
         module,
