@@ -209,7 +209,7 @@ class _CheckedLaunch:
     def _depends(self, event: events.GridDependency) -> None:
         if self.model.footprint is not None:
             thread = self.model.threads.of(event.agent)
-            self.model.footprint.depends(event.agent, thread, "wait" in event.site.modifiers)
+            self.model.footprint.depends(event.agent, thread, event.site, self.model.threads.silent)
 
     def _exited(self, event: events.Exited) -> None:
         model, agent = self.model, event.agent

@@ -6,15 +6,16 @@ the same byte if one of them covers the whole chunk. If neither does, they may t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.clocks import Clock
+from emugpu.check.clocks import VISIBLE, Clock
 from emugpu.check.threads import Thread
-from emugpu.emulator.machine.events import Agent
+from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.memory.bytes import CHUNK
 
 Numbers = NDArray[np.int64]
@@ -146,20 +147,27 @@ class Footprint:
         self.key = key
         self.triggers: set[tuple[int, int]] = set()
         self.early_triggers: set[tuple[int, int]] = set()
-        self._waits: dict[int, dict[int, int]] = {}
-        """By cluster, the time of the first wait of each component."""
+        self._waits: dict[int, int] = {}
+        """By cluster, a component that acts when a griddepcontrol.wait returns."""
         self._waited: set[tuple[int, int]] = set()
         """The CTAs that have waited."""
 
-    def depends(self, agent: Agent, thread: Thread, wait: bool) -> None:
-        """Handles griddepcontrol: a ``wait``, or else launch_dependents."""
-        if wait:
-            self._waits.setdefault(agent.cluster, {}).setdefault(thread.own, thread.time)
-            self._waited.add(agent[:2])
+    def depends(self, agent: Agent, thread: Thread, site: Site, silent: Sequence[int]) -> None:
+        """Handles griddepcontrol. A wait is over for the lanes that execute it, and for those that meet them later.
+
+        ``silent`` holds the `silent_meetings` of the kernel.
+        """
+        if "wait" not in site.modifiers:
+            self.triggers.add(agent[:2])
+            behind = [one.clock for one in thread.behind if one.lanes & agent.lanes and not one.have_met(site)]
+            if not all(map(self._has_waited, (thread.peek(), *behind))):
+                self.early_triggers.add(agent[:2])
             return
-        self.triggers.add(agent[:2])
-        if not self._has_waited(thread.peek()):
-            self.early_triggers.add(agent[:2])
+        if agent.cluster not in self._waits:
+            self._waits[agent.cluster] = thread.clock.space.new(agent.cta)
+        thread.hear(agent.lanes, partial(Clock.set, who=self._waits[agent.cluster], time=1), site, silent)
+        thread.heard = site
+        self._waited.add(agent[:2])
 
     @property
     def waits(self) -> bool:
@@ -172,11 +180,10 @@ class Footprint:
         return self.early is not None and not self._waited <= self.early_triggers
 
     def _has_waited(self, clock: Clock) -> bool:
-        """Returns whether the clock knows of a wait. The scope of the synchronisation may have been too narrow."""
+        """Returns whether the clock knows of a wait, by synchronisations whose scope was wide enough."""
         return any(
-            clock.knows(space, who, time)
+            space.number in self._waits and clock.knows(space, self._waits[space.number], 1, VISIBLE)
             for space in (clock.space, *(clock.foreign or ()))
-            for who, time in self._waits.get(space.number, {}).items()
         )
 
     def add(self, base: int, nbytes: int, chunks: Numbers, whole: Numbers, kind: int, clock: Clock | None) -> None:

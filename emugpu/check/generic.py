@@ -30,6 +30,7 @@ from emugpu.check.clocks import (
     Rows,
 )
 from emugpu.check.flags import FlagWrite
+from emugpu.check.footprint import kind_of
 from emugpu.check.history import ACQUIRES, ATOMICS, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
@@ -210,6 +211,13 @@ class GenericProxy:
             moment = self.model.threads.of(run.agent).accessing(run.lanes)
             own = owner(moment.space, moment.who)
             self.model.note_chunks(run.base, run.mode != "read", run.chunks, run.whole, moment.clock)
+            allocation = self.model.allocation(run.base)
+            if moment.observer.behind and allocation is not None:
+                kind = kind_of(run.mode != "read", strong=False)
+                for event in run:
+                    places, nbytes = places_of(event)
+                    about = (event.agent, event.site, kind, moment.observer)
+                    self.model.note_behind(allocation, places, nbytes, *about)
             accesses = ((event, moment) for event in run)
             self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
         if run.mode != "read":

@@ -32,6 +32,7 @@ from emugpu.check.signals_for_lanes import LaneRelease, dropped_loads, silent_me
 from emugpu.check.threads import Moment, Thread, Threads, TrackedCta, has_started
 from emugpu.check.unused_loads import UnusedLoads
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.machine.lanes import lanes_of
 from emugpu.emulator.translate.loaded_values import LoadedValues
 
 SHARED_BYTES = 1 << 18
@@ -131,11 +132,29 @@ class Model:
         self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, record: Record, observer: Observer
     ) -> None:
         """Adds bytes of an allocation to the footprint."""
+        kind = kind_of(record.writes, record.scope != WEAK)
+        self._note_bytes(allocation, places, nbytes, kind, observer.clock)
+        if observer.behind and record.kind == "generic":
+            self.note_behind(allocation, places, nbytes, record.agent, record.site, kind, observer)
+
+    def note_behind(
+        self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, agent: Agent, site: Site, kind: int,
+        observer: Observer,
+    ) -> None:  # fmt: skip
+        """Adds to the footprint what those lanes of an access touch that know less than the others."""
+        for one in observer.behind:
+            if one.lanes & agent.lanes and not one.have_met(site):
+                lanes = np.isin(lanes_of(agent.lanes)[1], lanes_of(one.lanes)[1])
+                mine = places[lanes] if len(lanes) == len(places) else places
+                self._note_bytes(allocation, mine, nbytes, kind, one.clock)
+
+    def _note_bytes(
+        self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, kind: int, clock: Clock
+    ) -> None:
         if self.footprint is not None and nbytes and len(places):
             whole, parts = chunks_of(places - allocation.base, nbytes)
             chunks = np.array([chunk for chunk, _ in parts], np.int64)
-            kind = kind_of(record.writes, record.scope != WEAK)
-            self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, observer.clock)
+            self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, clock)
 
     def note_chunks(
         self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], clock: Clock | None

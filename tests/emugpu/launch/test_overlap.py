@@ -10,6 +10,17 @@ from emugpu.launch.launch_file import read_launch_file
 
 LET, WAIT = "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
 FILL, COPY = "st.global.b32 [%d2], %r1;", "ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2;"
+LANE_0 = "setp.ne.u32 %p1, %r1, 0; @%p1 bra ALONE;"
+PEER_WAITS = """
+    .shared .b64 bar; mov.u32 %r2, %cluster_ctarank; setp.ne.u32 %p1, %r1, 0; @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [bar], 1; fence.mbarrier_init.release.cluster;
+    READY: barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; setp.eq.u32 %p1, %r2, 0; @%p1 bra HEAR;
+    griddepcontrol.wait; setp.ne.u32 %p1, %r1, 0; @%p1 bra OVER; mov.b32 %r2, bar;
+    mapa.shared::cluster.u32 %r2, %r2, 0; mbarrier.arrive.release.SCOPE.shared::cluster.b64 _, [%r2]; bra OVER;
+    HEAR: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [bar], 0; @!%p1 bra HEAR;
+    ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2; OVER: barrier.cluster.arrive; barrier.cluster.wait;
+"""
+"""CTA 1 of a cluster waits and arrives at an mbarrier of CTA 0, which then copies."""
 WARP_0 = "setp.ge.u32 %p1, %r1, 32; @%p1 bra ON0;"
 BODIES = {
     "fill": FILL,
@@ -29,6 +40,16 @@ BODIES = {
     "warp_0_waits": WARP_0 + WAIT + "ON0: bar.sync 0;" + COPY,
     "warp_0_waits_late": WARP_0.replace("ON0", "ON1") + "bar.arrive 1, 64;" + WAIT + "ON1:"
     "setp.lt.u32 %p1, %r1, 32; @%p1 bra ON2; bar.sync 1, 64;" + COPY + "ON2:",
+    "lane_0_waits": LANE_0 + WAIT + "ALONE:" + COPY,
+    "lane_0_waits_by_a_guard": "setp.eq.u32 %p1, %r1, 0; @%p1" + WAIT + COPY,
+    "lane_0_waits_and_the_lanes_meet": LANE_0 + WAIT + "ALONE: bar.warp.sync -1;" + COPY,
+    "lane_0_waits_and_shuffles": LANE_0 + WAIT + "ALONE:shfl.sync.idx.b32 %r3, %r1, 0, 31, -1;" + COPY,
+    "lane_0_waits_and_copies": LANE_0 + WAIT + COPY + "ALONE:",
+    "lane_0_waits_the_others_copy": LANE_0 + WAIT + "bra.uni END; ALONE:" + COPY + "END:",
+    "lane_0_waits_and_lets_the_cta": LANE_0 + WAIT + "ALONE: bar.sync 0;" + COPY,
+    "lane_0_waits_all_read_lane_0": LANE_0 + WAIT + "ALONE: sub.u64 %d1, %d1, %d3;" + COPY,
+    "cta_1_waits_for_its_peer": PEER_WAITS.replace("SCOPE", "cluster"),
+    "cta_1_waits_and_arrives_with_cta_scope": PEER_WAITS.replace("SCOPE", "cta"),
     "the_others": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2+4], %r1;",
 }
 ENTRY = """
@@ -45,17 +66,17 @@ PTX = ".version 8.0\n.target sm_90\n.address_size 64\n" + "".join(
     ENTRY.format(name=name, body=body) for name, body in BODIES.items()
 )
 BUFFERS = "".join(f'{name} = {{ dtype = "u32", shape = 128, init = "zeros" }}\n' for name in "pqr")
-LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = GRID\nblock = 64\narguments = ["{}", "{}"]\n{}\n'
+LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = GRID\nblock = BLOCK\narguments = ["{}", "{}"]\n{}\n'
 EARLY = "overlap = true"
 
 
-def verdict(tmp_path, *launches: tuple[str, str, str, str], grid: int = 1):
+def verdict(tmp_path, *launches: tuple[str, str, str, str], grid: int = 1, block: int = 64):
     (tmp_path / "kernels.ptx").write_text(PTX)
     file = tmp_path / "launch.toml"
     file.write_text(
         'ptx = "kernels.ptx"\n[expect]\nr = "0 * r"\n[buffers]\n'
         + BUFFERS
-        + "".join(LAUNCH.format(*one).replace("GRID", str(grid)) for one in launches)
+        + "".join(LAUNCH.format(*one).replace("GRID", str(grid)).replace("BLOCK", str(block)) for one in launches)
     )
     what = read_launch_file(file)
     [checked] = check([what], CheckOptions(2))
@@ -91,6 +112,35 @@ def test_a_launch_that_starts_early_waits_before_it_touches_the_same(name, tmp_p
             f"launch[1] touches bytes that launch[0] writes ({bytes} bytes at 'p' + {place})"
             in found.findings[0].message
         )
+
+
+LANES = {
+    "lane_0_waits": "racy",
+    "lane_0_waits_by_a_guard": "racy",
+    "lane_0_waits_and_the_lanes_meet": "clean",
+    "lane_0_waits_and_shuffles": "clean",
+    "lane_0_waits_and_copies": "clean",
+    "lane_0_waits_the_others_copy": "racy",
+    "lane_0_waits_and_lets_the_cta": "clean",
+    "lane_0_waits_all_read_lane_0": "racy",
+    "copy_after": "clean",
+}
+
+
+@pytest.mark.parametrize("name", LANES)
+def test_the_wait_of_a_lane_counts_for_the_others_once_they_have_met(name, tmp_path):
+    found = verdict(tmp_path, ("fill_and_let", "q", "p", ""), (name, "p", "q", EARLY), block=32)
+    assert found.word == LANES[name], found.reasons
+    if found.word == RACE:
+        assert "before its griddepcontrol.wait" in found.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("cta_1_waits_for_its_peer", "clean"), ("cta_1_waits_and_arrives_with_cta_scope", RACE)]
+)
+def test_an_arrival_passes_the_wait_on_if_its_scope_is_wide_enough(name, word, tmp_path):
+    found = verdict(tmp_path, ("fill_and_let", "q", "p", ""), (name, "p", "q", EARLY + "\ncluster = 2"), grid=2)
+    assert found.word == word, found.reasons
 
 
 WAITING = "and may do so before its griddepcontrol.wait"
