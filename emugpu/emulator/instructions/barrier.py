@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only
-from emugpu.emulator.machine.barriers import CountingBarrier
-from emugpu.emulator.machine.divergence import gather
+from emugpu.emulator.machine.barriers import CountingBarrier, WarpPart
+from emugpu.emulator.machine.divergence import gather, wait_for_warp
 from emugpu.emulator.machine.events import GroupArrived, GroupLeft, Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
 from emugpu.emulator.machine.state import NAMED_BARRIERS, Fragment
@@ -22,34 +22,41 @@ def _named(f: Fragment, number: Value) -> CountingBarrier:
     return f.cta.named[index]
 
 
-def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, waits: bool) -> None:
-    """Records that the fragment has arrived.
+def _arrive(
+    f: Fragment, site: Site, barrier: CountingBarrier, count: Value, waits: bool, vote: int | None = None
+) -> None:
+    """Records that the fragment has arrived, with its ``vote``: the mask of the lanes with a true predicate.
 
     Without a count, every thread of the CTA that has not exited takes part.
     """
-    threads, most = f.cta.alive, WARP_SIZE * len(f.cta.warps)
-    if count is not None:
-        threads = f.uniform(count, "the barrier's thread count")
-        if threads % WARP_SIZE or not 0 < threads <= most:
-            raise Fault(
-                f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the {most} of the CTA's "
-                "warps",
-                "barrier",
-            )
-    if f.grid.sink is not None:
-        f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, waits))
+
+    def counted(generation: int) -> None:
+        if vote is not None:
+            yes, everybody = barrier.votes.get(generation, (0, 0))
+            barrier.votes[generation] = yes + (vote & f.mask).bit_count(), everybody + f.count
+        if waits:
+            f.tokens[barrier] = generation
+            arrived(generation)
+
+    def arrived(generation: int) -> None:
+        if f.grid.sink is not None:
+            f.grid.sink(GroupArrived(f.agent, site, barrier.number, generation, waits))
+
+    if not waits:
+        arrived(barrier.generation)
     if count is None:
-        f.tokens[barrier] = barrier.arrive(f.count, threads, everybody=True)
-    else:
-        f.tokens[barrier] = barrier.arrive_lanes(f.warp.index, f.mask, f.warp.alive, threads)
-
-
-def _is_ahead(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
-    """Suspends the fragment if it arrives again before the other lanes of its warp have arrived."""
-    if not barrier.lanes.get(f.warp.index, 0) & f.mask:
-        return None
-    barrier.ahead.append(f)
-    return f.grid.wakeups.suspend(f, barrier, "waits for the other lanes of its warp", site)
+        counted(barrier.generation)
+        barrier.arrive(f.count, f.cta.alive, everybody=True)
+        return
+    threads, most = f.uniform(count, "the barrier's thread count"), WARP_SIZE * len(f.cta.warps)
+    if threads % WARP_SIZE or not 0 < threads <= most:
+        raise Fault(
+            f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the {most} of the CTA's warps",
+            "barrier",
+        )
+    f.warp.arriving.append(barrier)
+    barrier.gather(f.warp.index, WarpPart(f.mask, threads, counted), f.warp.alive)
+    f.warp.forget_counted()
 
 
 def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
@@ -63,25 +70,29 @@ def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
     return None
 
 
+def _meets(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, vote: int | None = None) -> object:
+    """Arrives and waits. Returns None at the end of the generation."""
+    if barrier not in f.tokens:
+        if (suspended := wait_for_warp(f, site)) is not None:
+            return suspended
+        _arrive(f, site, barrier, count, True, vote)
+    if barrier not in f.tokens:
+        return wait_for_warp(f, site)
+    return _wait(f, site, barrier)
+
+
 def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
     if aligned and (suspended := gather(f, site)) is not None:
         return suspended
-    barrier = _named(f, number)
-    if barrier not in f.tokens:
-        if (suspended := _is_ahead(f, site, barrier)) is not None:
-            return suspended
-        _arrive(f, site, barrier, count, waits=True)
-    return _wait(f, site, barrier)
+    return _meets(f, site, _named(f, number), count)
 
 
 def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
     if aligned and (suspended := gather(f, site)) is not None:
         return suspended
-    barrier = _named(f, number)
-    if (suspended := _is_ahead(f, site, barrier)) is not None:
+    if (suspended := wait_for_warp(f, site)) is not None:
         return suspended
-    _arrive(f, site, barrier, count, waits=False)
-    del f.tokens[barrier]
+    _arrive(f, site, _named(f, number), count, waits=False)
     return None
 
 
@@ -116,16 +127,8 @@ def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Va
     if aligned and (suspended := gather(f, site)) is not None:
         return suspended
     barrier = _named(f, number)
-    if barrier not in f.tokens:
-        if (suspended := _is_ahead(f, site, barrier)) is not None:
-            return suspended
-        holds = (mask_of(p) & f.mask).bit_count()
-        yes, everybody = barrier.votes.get(barrier.generation, (0, 0))
-        barrier.votes[barrier.generation] = yes + holds, everybody + f.count
-        _arrive(f, site, barrier, count, waits=True)
-    generation = f.tokens[barrier]
-    suspended = _wait(f, site, barrier)
-    if suspended is not None:
+    generation = f.tokens.get(barrier, barrier.generation)
+    if (suspended := _meets(f, site, barrier, count, mask_of(p))) is not None:
         return suspended
     for old in [g for g in barrier.votes if g < generation - 1]:
         del barrier.votes[old]

@@ -25,7 +25,7 @@ from emugpu.emulator.instructions.table import (
     only,
     only_form,
 )
-from emugpu.emulator.machine.divergence import complete_meeting, merge_values, part
+from emugpu.emulator.machine.divergence import complete_meeting, merge_values, part, wait_for_warp
 from emugpu.emulator.machine.events import Site, WarpSynced
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
 from emugpu.emulator.machine.poison import Poison, made
@@ -61,6 +61,8 @@ def together(run: Callable[..., Any]) -> Callable[..., Any]:
             everybody = part(f, sum(other.mask for other, _ in met))
             passed = [_joined([(other, its[n]) for other, its in met], np.uint64) for n in range(len(arguments) - 1)]
             return _of_each(lambda value: _own(f, value), run(everybody, *passed))
+        if f.warp.arriving and (suspended := wait_for_warp(f, site)) is not None:
+            return suspended
         groups = _groups(f, arguments[-1])
         members = [_members(group, site, arguments[-1]) for group in groups]
         if len(groups) == 1 and members[0] & f.warp.alive & ~f.mask:

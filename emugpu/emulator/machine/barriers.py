@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine.lanes import WARP_SIZE
@@ -181,15 +181,25 @@ class MBarrier:
         return f"phase {self.phase} (parity {self.phase & 1}), pending: {', '.join(pending) or 'nothing'}"
 
 
+class WarpPart(NamedTuple):
+    """Lanes of a warp, as a mask, that have arrived at a barrier for ``needed`` threads.
+
+    ``counted`` is called with the generation in which their warp counts.
+    """
+
+    lanes: int
+    needed: int
+    counted: Callable[[int], None]
+
+
 @dataclass(slots=True, eq=False)
 class CountingBarrier:
     """A barrier that counts arrivals of threads: a named CTA barrier, or the cluster barrier.
 
     If a barrier is for all threads rather than for a given number of them, threads that exit need not arrive. At a
-    barrier for a given number of threads, a warp counts as 32 threads once its lanes that have not exited have arrived
-    (PTX ISA 9.7.13.1: the instruction waits for the non-exited threads of its warp, then marks the warp's arrival).
-    ``lanes`` holds the lanes that have arrived of each warp, by index, of which others have not, and ``ahead`` what
-    waits for these others because it would arrive again.
+    barrier for a given number of threads, lanes wait for the other lanes of their warp that have not exited, and then
+    the warp counts as 32 threads, however many of its lanes are there (PTX ISA 9.7.13.1). ``gathering`` holds the lanes
+    that have arrived so, by the index of their warp, and ``ahead`` what waits for the others.
     """
 
     name: str
@@ -203,37 +213,49 @@ class CountingBarrier:
     votes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The votes of bar.red by generation: the number of threads whose predicate is true, and of all threads."""
     waiters: list[Any] = field(default_factory=list)
-    lanes: dict[int, int] = field(default_factory=dict)
+    gathering: dict[int, list[WarpPart]] = field(default_factory=dict)
     ahead: list[Any] = field(default_factory=list)
 
-    def arrive_lanes(self, warp: int, lanes: int, alive: int, needed: int) -> int:
-        """Counts lanes of a warp at a barrier for ``needed`` threads. Returns the generation they belong to.
+    def gather(self, warp: int, part: WarpPart, alive: int) -> None:
+        """Adds lanes of a warp. It counts once all lanes in the mask ``alive``, which have not exited, are here."""
+        self._expect(part.needed, everybody=False)
+        self.gathering.setdefault(warp, []).append(part)
+        self._count_warp(warp, alive)
 
-        ``lanes`` and ``alive`` are masks: the lanes that arrive, and those that have not exited.
-        """
-        before = self.lanes.pop(warp, 0)
-        is_whole = not alive & ~(before | lanes)
-        if not is_whole:
-            self.lanes[warp] = before | lanes
-        else:
-            self.wakeups.release(self.ahead)
-        threads = WARP_SIZE - before.bit_count() if is_whole else lanes.bit_count()
-        return self.arrive(threads, needed, everybody=False)
+    def awaits(self, warp: int, lanes: int) -> bool:
+        """Returns whether some of these lanes have arrived, and others of their warp have not."""
+        return any(part.lanes & lanes for part in self.gathering.get(warp, ()))
 
     def excuse(self, warp: int, alive: int) -> None:
-        """Counts the lanes of a warp that have exited, if the others have arrived at a barrier for some threads."""
-        if warp in self.lanes and not alive & ~self.lanes[warp]:
-            self.arrive_lanes(warp, 0, alive, self.needed)
+        """Counts a warp of which lanes have exited, if it now waits for no others."""
+        if warp in self.gathering:
+            self._count_warp(warp, alive)
+
+    def _count_warp(self, warp: int, alive: int) -> None:
+        parts = self.gathering[warp]
+        for part in parts:
+            self._expect(part.needed, everybody=False)
+            alive &= ~part.lanes
+        if alive:
+            return
+        del self.gathering[warp]
+        for part in parts:
+            part.counted(self.generation)
+        self.arrive(WARP_SIZE, parts[0].needed, everybody=False)
+        self.wakeups.release(self.ahead)
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
         """Counts arriving threads; ``needed`` of them complete the barrier. Returns the generation they belong to."""
-        if self.arrived and (needed, everybody) != (self.needed, self.everybody):
-            raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before", "barrier")
-        self.needed, self.everybody = needed, everybody
+        self._expect(needed, everybody)
         self.arrived += threads
         generation = self.generation
         self._test()
         return generation
+
+    def _expect(self, needed: int, everybody: bool) -> None:
+        if self.arrived and (needed, everybody) != (self.needed, self.everybody):
+            raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before", "barrier")
+        self.needed, self.everybody = needed, everybody
 
     def leave(self, threads_left: int, arrived: int) -> None:
         """Counts threads that have exited, ``arrived`` of them after they arrived here. ``threads_left`` remain."""
@@ -252,10 +274,8 @@ class CountingBarrier:
         if self.on_completion is not None:
             self.on_completion(self)
         self.arrived = 0
-        self.lanes.clear()
         self.generation += 1
         self.wakeups.release(self.waiters)
-        self.wakeups.release(self.ahead)
 
     def __str__(self) -> str:
         return self.name

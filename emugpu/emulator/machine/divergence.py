@@ -158,6 +158,23 @@ def gather(f: Fragment, site: Site) -> object:
     return f.grid.wakeups.suspend(f, f"the lanes of {f.warp}", what, site)
 
 
+def wait_for_warp(f: Fragment, site: Site) -> object:
+    """Suspends a fragment that has arrived at a barrier for some threads before other lanes of its warp.
+
+    It waits for them (PTX ISA 9.7.13.1), which shows at the next instruction by which threads wait for one another.
+    They need not re-join it to go on.
+    """
+    warp = f.warp
+    for barrier in warp.arriving:
+        if barrier.awaits(warp.index, f.mask):
+            for other in list(warp.fragments):
+                if other.joins and other in other.joins[-1].arrived:
+                    go_on_alone(other.joins[-1])
+            barrier.ahead.append(f)
+            return f.grid.wakeups.suspend(f, barrier, "waits for the other lanes of its warp", site)
+    return None
+
+
 def _only_exits(code: Code, block: int) -> bool:
     site = code.sites[code.last[block]]
     return code.first[block] == code.last[block] and site.opcode in ("ret", "exit") and not site.text.startswith("@")
@@ -167,8 +184,9 @@ def _may_exit(f: Fragment) -> bool:
     """Returns whether a fragment runs, or waits for what does not need all lanes of its warp."""
     if f.waiting is None:
         return not any(f in join.arrived for join in f.joins)
-    if isinstance(f.waiting.on, CountingBarrier):
-        return not f.waiting.on.everybody
+    on = f.waiting.on
+    if isinstance(on, CountingBarrier):
+        return not on.everybody and f.warp.index not in on.gathering
     meets = any(fragment is f for met in f.warp.meetings.values() for fragment, _ in met)
     return not meets and f not in f.warp.gathering
 

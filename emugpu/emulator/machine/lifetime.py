@@ -23,9 +23,9 @@ def exit(f: Fragment, site: Site) -> None:
     if cta.exited:
         _check_exit(f, cta, site)
     for barrier in cta.named.in_use():
-        if barrier.arrived:
-            barrier.leave(cta.alive, 0)
-            barrier.excuse(f.warp.index, f.warp.alive)
+        barrier.leave(cta.alive, 0)
+        barrier.excuse(f.warp.index, f.warp.alive)
+    f.warp.forget_counted()
     cluster = cta.cluster
     arrived = f.count if f.tokens.get(cluster.barrier) == cluster.barrier.generation else 0
     cluster.barrier.leave(cluster.living_threads, arrived)

@@ -307,7 +307,7 @@ class NamedBarriers(dict[int, CountingBarrier]):
 
     def in_use(self) -> list[CountingBarrier]:
         """Returns those at which threads have arrived since they last completed, by number."""
-        return [self[number] for number in sorted(self) if self[number].arrived]
+        return [self[number] for number in sorted(self) if self[number].arrived or self[number].gathering]
 
 
 class Cta:
@@ -446,11 +446,17 @@ class Warp:
         """The fragments that wait for other lanes, with their operands, by ``.sync`` instruction and member mask."""
         self.gathering: list[Fragment] = []
         """The fragments at ``.aligned`` barriers that wait until the others have exited."""
+        self.arriving: list[CountingBarrier] = []
+        """The barriers for some threads at which lanes have arrived and others perhaps not."""
 
     @property
     def name(self) -> str:
         """Returns the name of the warp in its cluster, in messages."""
         return f"CTA rank {self.cta.rank} warp {self.index}"
+
+    def forget_counted(self) -> None:
+        """Drops the barriers at which the warp now counts."""
+        self.arriving = [barrier for barrier in self.arriving if self.index in barrier.gathering]
 
     def own_local(self) -> LocalMemory:
         """Returns the warp's own local memory, and makes one if the kernel declares no local variables (alloca)."""

@@ -153,7 +153,7 @@ class NativeEngine(FragmentRunner):
         """Passes a ready fragment to native code. Returns False if Python must run it."""
         block = f.block
         meets = block == f.join_block
-        if block < 0 or not (self.begins[block] or meets):
+        if block < 0 or f.warp.arriving or not (self.begins[block] or meets):
             return False
         cta = now.ctas.get(f.cta)
         if cta is None:
@@ -222,7 +222,8 @@ class NativeEngine(FragmentRunner):
         shared, base = cta.shared, CTA_FIELDS * number
         about = (*shared.addresses, shared.size, cta.window, *shared.mbarrier_bounds, *cta.tmem.addresses)
         used = self._plan.barriers
-        is_quiet = not cta.cluster.barrier.arrived and all(b.number in used for b in cta.named.in_use())
+        is_known = all(b.number in used and not b.gathering for b in cta.named.in_use())
+        is_quiet = not cta.cluster.barrier.arrived and is_known
         self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, cta.alive, cta.threads, is_quiet))
         for n in self._plan.barriers:
             barrier, at = cta.named[n], base + CtaState.BARRIERS + n * BARRIER_FIELDS

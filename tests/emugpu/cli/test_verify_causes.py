@@ -170,18 +170,32 @@ CASES = {
         expected="roll(arange(64), 32)",
         block=128,
     ),
-    "a half of a warp that arrives twice, and the other half between": Case(
+    "a half of a warp that arrives, and meets the other half before that arrives": Case(
         """
         setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
-        setp.lt.u32 %p2, %r0, 48; @%p2 barrier.arrive 1, 64; bar.warp.sync -1; @!%p2 barrier.arrive 1, 64;
-        bar.warp.sync -1; @%p2 FAULT bar.warp.sync -1; @!%p2 FAULT bra DONE;
-        WAITS: bar.sync 1, 64; ld.shared.b32 %r1, [%r3+128]; bar.sync 2, 64; DONE:
+        setp.lt.u32 %p2, %r0, 48; @%p2 barrier.arrive 1, 64; FAULT @!%p2 barrier.arrive 1, 64;
+        bar.warp.sync -1; bra DONE;
+        WAITS: bar.sync 1, 64; ld.shared.b32 %r1, [%r3+128]; DONE:
         """
         + OUT,
-        "barrier.arrive 2, 64;",
-        "barrier.arrive 1, 64;",
-        ("error barrier-repeated: warp 1 arrives at barrier 1 again",),
+        "",
+        "bar.warp.sync -1;",
+        ("hung: ", "warp 1 lanes 0xffffffff: waits for the other lanes of its warp, PTX line "),
         expected="where(arange(64) < 32, arange(64) + 32, 0)",
+    ),
+    "halves of two warps, each of which counts as a warp": Case(
+        """
+        setp.ge.u32 %p1, %r0, 64; and.b32 %r6, %r0, 16; setp.ne.u32 %p2, %r6, 0; st.shared.b32 [%r3], %r0;
+        @%p1 bra WAITS; @!%p2 barrier.arrive 1, FAULT; bra DONE;
+        WAITS: bar.sync 1, FAULT; @!%p2 ld.shared.b32 %r1, [%r3+-128]; DONE:
+        """
+        + OUT,
+        "96",
+        "64",
+        ("error race-shared: ", "by CTA 0 warp 2 missing no barrier between the write and the read"),
+        expected="where(abs(2 * arange(96) - 143) < 16, arange(96) - 32, 0)",
+        size=96,
+        block=96,
     ),
     "a half of a warp that arrives for the other half": Case(
         """
