@@ -300,16 +300,18 @@ class GenericProxy:
         if site.semantics in RELEASES:
             self.model.release_lanes(agent, site)
             released = Released(thread.release(), scope, scope, agent._replace(lanes=0))
-        elif thread.fenced is not None or self._sc_fences:
+        elif thread.fenced is not None or self._sc_fences or self.model.has_arrivals:
             self.model.release_fenced_lanes(agent, site)
-            clock, fenced = thread.fenced or (Clock(thread.clock.space), 0)
-            if self._sc_fences:
+            clock, fenced = thread.fenced or (Clock(thread.clock.space), WEAK)
+            if self._sc_fences or self.model.has_arrivals:
                 # The actions that happened before, as executed, order fences. What relaxed reads alone found does not.
+                # They also tell that a phase of a barrier of threads is over.
                 clock = clock.copy()
                 clock.join(thread.release().executed(), RELAXED)
             released = Released(clock, fenced, scope, agent._replace(lanes=0))
         if event.space == "global":
-            passed, reach = (None, WEAK) if released is None else (released.clock, min(released.scope, scope))
+            is_release = released is not None and released.scope != WEAK
+            passed, reach = (released.clock, min(released.scope, scope)) if is_release else (None, WEAK)
             self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, reach, site))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []

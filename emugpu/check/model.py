@@ -78,6 +78,11 @@ class Model:
         warp.
         """
         self.queries_responses = any(site.verb == "clusterlaunchcontrol.query_cancel" for site in sites)
+        self.has_arrivals = any(
+            site.opcode in ("bar", "barrier") and "arrive" in site.modifiers and "cluster" not in site.modifiers
+            for site in sites
+        )
+        """Whether a warp may arrive at a barrier of threads and not wait."""
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
         self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
         self._bases = [one.base for one in self.allocations]

@@ -197,6 +197,20 @@ CASES = {
         size=96,
         block=96,
     ),
+    "a volatile flag that does not tell that the phase is over": Case(
+        """
+        setp.lt.u32 %p1, %r0, 32; setp.eq.u32 %p2, %r20, 0; add.u32 %r5, %r4, 1024; st.shared.b32 [%r3], %r0;
+        @%p2 st.volatile.shared.b32 [%r5], 0; bar.sync 0; @%p1 bra WAITS;
+        bar.arrive 1, 64; POLL: ld.volatile.shared.b32 %r6, [%r5]; setp.eq.u32 %p3, %r6, 0; @%p3 bra POLL;
+        bar.arrive 1, 64; bra DONE;
+        WAITS: FAULT ld.shared.b32 %r1, [%r3+128]; bar.sync 1, 64; DONE:
+        """
+        + OUT,
+        "bar.sync 1, 64; @%p2 st.volatile.shared.b32 [%r5], 1;",
+        "@%p2 st.volatile.shared.b32 [%r5], 1; bar.sync 1, 64;",
+        ("error barrier-repeated: warp 1 arrives at barrier 1 again",),
+        expected="where(arange(64) < 32, arange(64) + 32, 0)",
+    ),
     "a half of a warp that arrives for the other half": Case(
         """
         setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
