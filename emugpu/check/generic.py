@@ -311,7 +311,7 @@ class GenericProxy:
             released = Released(clock, fenced, scope, agent._replace(lanes=0))
         if event.space == "global":
             is_release = released is not None and released.scope != WEAK
-            passed, reach = (released.clock, min(released.scope, scope)) if is_release else (None, WEAK)
+            passed, reach = (released.clock, min(released.scope, scope)) if released and is_release else (None, WEAK)
             self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, reach, site))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []

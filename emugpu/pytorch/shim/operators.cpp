@@ -220,7 +220,8 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
                                 "PyTorch's operators by those of the CPU, and cannot run this one");
   }
   tell_computed(name);
-  if (waits_for_size(op, name, stack->back())) synchronize_stream();
+  const bool copies_index = mixes && aliases.mixed();  // of the CPU, to the device; the host waits for that
+  if (copies_index || waits_for_size(op, name, stack->back())) synchronize_stream();
   try {
     at::AutoDispatchBelowAutograd guard;
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);

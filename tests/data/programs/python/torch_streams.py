@@ -30,6 +30,8 @@ BETWEEN = {
     "repeats": lambda x: torch.repeat_interleave(x, torch.ones_like(x)),
     "repeats of a known sum": lambda x: torch.repeat_interleave(x, torch.ones_like(x), output_size=32),
     "an index": lambda x: x[torch.arange(3, device="cuda")],
+    "an index of the cpu": lambda x: x[torch.arange(3)],
+    "a store by an index of the cpu": lambda x: x.__setitem__(torch.arange(3), 5),
     "on the device": lambda x: x.clone().copy_(x),
     "non_blocking to": lambda x: HOST.to("cuda", non_blocking=True),
     "non_blocking copy_ of pinned memory": lambda x: x.copy_(HOST.pin_memory(), non_blocking=True),
