@@ -1,31 +1,40 @@
 """Launches that may start before those in front of them have ended (programmatic dependent launch), and their races.
 
 A launch with the attribute may start as soon as all CTAs of the launch in front of it have executed
-griddepcontrol.launch_dependents or exited. Its griddepcontrol.wait returns when that launch has ended, and its memory
-operations are visible (PTX ISA, griddepcontrol; CUDA Programming Guide, Programmatic Dependent Launch). A launch that
-started early and has not waited itself may end while those in front of it still run.
+griddepcontrol.launch_dependents or exited. In either case it may start before it can see what that launch has written.
+Its griddepcontrol.wait returns when that launch has ended, and its memory operations are visible (PTX ISA,
+griddepcontrol; CUDA Programming Guide, Programmatic Dependent Launch). A launch that started early and has not waited
+itself may end while those in front of it still run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from emugpu.check.findings import Finding
-from emugpu.check.footprint import Footprint, Overlap
+from emugpu.check.footprint import Footprint, Key, Overlap, TouchedMemory
 
 Launches = frozenset[int]
 """The numbers of launches in a stream."""
+Describe = Callable[[str, str, str, Overlap], Finding]
+"""Makes the finding about bytes that a later and an earlier operation touch, from their names and the place."""
 
 
 class StillRunning(NamedTuple):
     """The earlier launches of a stream that may still run when a launch starts and when its griddepcontrol.wait
     returns. The same, with the launch itself, for when it lets the next one start early, and for when it has ended.
+
+    ``unseen`` is the launch in front of it if all its CTAs have exited when it starts, and perhaps not all that they
+    have written is visible. ``next_unseen`` is the same for the next launch.
     """
 
     at_start: Launches = frozenset()
     after_wait: Launches = frozenset()
     at_next_start: Launches = frozenset()
     at_end: Launches = frozenset()
+    unseen: Launches = frozenset()
+    next_unseen: Launches = frozenset()
 
 
 NOTHING_RUNS = StillRunning()
@@ -35,12 +44,34 @@ def still_running(launch: int, footprint: Footprint, before: StillRunning) -> St
     """Returns what may still run at the moments of a launch. ``before`` says it of the launch in front of it."""
     at_start: Launches = frozenset()
     after_wait: Launches = frozenset()
+    unseen: Launches = frozenset()
     if footprint.early is not None:
-        at_start, after_wait = before.at_next_start, before.at_end
+        at_start, after_wait, unseen = before.at_next_start, before.at_end, before.next_unseen
     at_next_start = at_end = after_wait if footprint.waits else at_start
     if footprint.triggers:
         at_next_start = (after_wait if footprint.waits_before_it_lets else at_start) | {launch}
-    return StillRunning(at_start, after_wait, at_next_start, at_end)
+    next_unseen = frozenset() if footprint.triggers else frozenset((launch,))
+    return StillRunning(at_start, after_wait, at_next_start, at_end, unseen, next_unseen)
+
+
+def early_races(
+    mine: Footprint, number: int, other: TouchedMemory, running: StillRunning
+) -> Iterator[tuple[Describe, Key, Overlap]]:
+    """Yields the races of a launch with an earlier one, of this number, which touches ``other``.
+
+    ``running`` says what may still run at the moments of the launch.
+    """
+    if mine.early is None:
+        return
+    found = None
+    if number in running.at_start:
+        for found in other.overlaps(mine.early):
+            yield early_access, *found
+        for pair in other.overlaps(mine.all) if found is None and number in running.after_wait else ():
+            yield uncovered_access, *pair
+    elif number in running.unseen:
+        for pair in other.writes().overlaps(mine.early):
+            yield unseen_access, *pair
 
 
 def touches_the_same(later: str, earlier: str, where: str, found: Overlap) -> str:
@@ -58,6 +89,19 @@ def early_access(later: str, earlier: str, where: str, found: Overlap) -> Findin
         "race-launches", "error",
         f"{what}, and may do so before its griddepcontrol.wait, while the other one runs", None,
         missing="no griddepcontrol.wait before the access, in a launch that may start before the other one ends",
+        fix="griddepcontrol.wait (cudaGridDependencySynchronize) before it, or a launch without the attribute",
+    )  # fmt: skip
+
+
+def unseen_access(later: str, earlier: str, where: str, found: Overlap) -> Finding:
+    """Returns the finding about what a launch touches before its griddepcontrol.wait, behind one that lets none start
+    early.
+    """
+    what = touches_the_same(later, earlier, where, found)
+    return Finding(
+        "race-launches", "error",
+        f"{what}, and may do so before that is visible: it may start as soon as the CTAs of the other one have exited",
+        None, missing="no griddepcontrol.wait before the access, in a launch with programmaticStreamSerialization",
         fix="griddepcontrol.wait (cudaGridDependencySynchronize) before it, or a launch without the attribute",
     )  # fmt: skip
 

@@ -106,6 +106,12 @@ class TouchedMemory:
         """Returns the allocations to which the operation writes."""
         return [key for key, (_, kinds) in self._ranges.items() if (kinds & (WRITE | STRONG_WRITE)).any()]
 
+    def writes(self) -> TouchedMemory:
+        """Returns what the operation writes."""
+        found, kinds_of_writes = TouchedMemory(), np.uint8((WRITE | STRONG_WRITE) * (1 | WHOLE))
+        found._ranges = {key: (bounds, kinds & kinds_of_writes) for key, (bounds, kinds) in self._ranges.items()}
+        return found
+
     def overlaps(self, other: TouchedMemory) -> Iterator[tuple[Key, Overlap]]:
         """Yields for each allocation the first overlap, a certain one if there is one."""
         for key in self._ranges.keys() & other._ranges.keys():

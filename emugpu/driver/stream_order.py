@@ -8,18 +8,18 @@ device or pinned memory, of which one writes, race if the later one may start be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 from emugpu.check.early_launches import (
     NOTHING_RUNS,
+    Describe,
     StillRunning,
-    early_access,
+    early_races,
     is_not_known,
     still_running,
     touches_the_same,
-    uncovered_access,
 )
 from emugpu.check.findings import Finding
 from emugpu.check.footprint import Footprint, Key, Overlap, TouchedMemory
@@ -172,10 +172,12 @@ class StreamOrder:
                 )
             for earlier in other.running:
                 if clock.get(earlier.stream, 0) < earlier.number:
-                    finding = partial(unordered, earlier.stream, stream.handle)
-                    self._compare(earlier, operation, operation.touched, finding)
-                elif other is stream and earlier.number in operation.running.at_start:
-                    self._compare_early(earlier, operation, footprint)
+                    describe = partial(unordered, earlier.stream, stream.handle)
+                    pairs = earlier.touched.overlaps(operation.touched)
+                    self._report(earlier, operation, ((describe, *pair) for pair in pairs))
+                elif other is stream and footprint is not None:
+                    races = early_races(footprint, earlier.number, earlier.touched, operation.running)
+                    self._report(earlier, operation, races)
         stream.clock = joined(stream.clock, clock, {stream.handle: stream.count})
         stream.running.append(operation)
         if len(stream.running) > KEPT:
@@ -199,27 +201,15 @@ class StreamOrder:
                         "not wait for it afterwards"
                     )
 
-    def _compare_early(self, earlier: StreamOperation, later: StreamOperation, footprint: Footprint | None) -> None:
-        """Compares a launch that may start early with one of its stream that may still run then."""
-        if footprint is None or footprint.early is None:
-            return
-        races = self._compare(earlier, later, footprint.early, early_access)
-        if not races and earlier.number in later.running.after_wait:
-            self._compare(earlier, later, later.touched, uncovered_access)
-
-    def _compare(
-        self, earlier: StreamOperation, later: StreamOperation, touched: TouchedMemory,
-        finding: Callable[[str, str, str, Overlap], Finding],
-    ) -> bool:  # fmt: skip
-        """Reports the races of two operations, as a ``finding``. Returns whether there is one."""
-        pairs = [*earlier.touched.overlaps(touched)]
-        for (base, _), overlap in pairs:
+    def _report(
+        self, earlier: StreamOperation, later: StreamOperation, races: Iterable[tuple[Describe, Key, Overlap]]
+    ) -> None:
+        for describe, (base, _), overlap in races:
             about = (later.name, earlier.name, f"{overlap.nbytes} at {base + overlap.place:#x}", overlap)
             if overlap.certain:
-                self._say(later.record or earlier.record, finding(*about))
+                self._say(later.record or earlier.record, describe(*about))
             else:
                 self._log.not_looked_at(is_not_known(touches_the_same(*about)))
-        return bool(pairs)
 
     def _say(self, record: LaunchRecord | None, finding: Finding) -> None:
         record = record or (self._log.launches[-1] if self._log.launches else None)

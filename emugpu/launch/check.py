@@ -18,7 +18,7 @@ from emugpu.errors import CannotRun
 from emugpu.launch.expectation import Comparison, Holds
 from emugpu.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
 from emugpu.launch.memory import UndefinedResult
-from emugpu.launch.overlap import early_races, footprints_of, unsaid
+from emugpu.launch.overlap import footprints_of, races_of, unsaid
 from emugpu.launch.spec import ExpectationResult, Launchable
 from emugpu.processes.engine import in_order
 
@@ -169,7 +169,7 @@ def check_once(work: CheckJob) -> Checked:
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
     report = checker.report()
-    early, unsure = early_races(what.launches, footprints, checker.name_of)
+    early, unsure = races_of(what.launches, footprints, checker.name_of)
     report = replace(report, findings=(*early, *report.findings, *emulator_warnings(warnings)))
     return Checked(
         what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where,

@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from emugpu.check.early_launches import (
-    NOTHING_RUNS,
-    early_access,
-    is_not_known,
-    still_running,
-    touches_the_same,
-    uncovered_access,
-)
+from emugpu.check.early_launches import NOTHING_RUNS, early_races, is_not_known, still_running, touches_the_same
 from emugpu.check.findings import Finding
-from emugpu.check.footprint import Footprint, TouchedMemory
+from emugpu.check.footprint import Footprint
 from emugpu.emulator import Module
 from emugpu.launch.spec import Launch
 
@@ -29,7 +22,7 @@ def footprints_of(launches: Sequence[Launch]) -> list[Footprint]:
     return [Footprint(lambda base: (base, 0), bool(launch.overlap)) for launch in launches]
 
 
-def early_races(
+def races_of(
     launches: Sequence[Launch], footprints: Sequence[Footprint], name_of: Callable[[int], str]
 ) -> tuple[list[Finding], list[str]]:
     """Returns the races of launches that ran, and what is not certain. ``name_of`` names the memory at an address."""
@@ -38,18 +31,15 @@ def early_races(
     running = NOTHING_RUNS
     for number, footprint in enumerate(footprints):
         running = still_running(number, footprint, running)
-        everything = footprint.all.close()
-        early = (footprint.early or TouchedMemory()).close()
-        for before in sorted(running.at_start):
-            races = [(early_access, key, overlap) for key, overlap in footprints[before].all.overlaps(early)]
-            if not races and before in running.after_wait:
-                pairs = footprints[before].all.overlaps(everything)
-                races = [(uncovered_access, key, overlap) for key, overlap in pairs]
-            for finding, (base, _), overlap in races:
+        footprint.all.close()
+        if footprint.early is not None:
+            footprint.early.close()
+        for before in sorted(running.at_start | running.unseen):
+            for describe, (base, _), overlap in early_races(footprint, before, footprints[before].all, running):
                 where = f"{overlap.nbytes} bytes at {name_of(base)} + {overlap.place}"
                 about = (launches[number].where, launches[before].where, where, overlap)
                 if overlap.certain:
-                    found.append(finding(*about))
+                    found.append(describe(*about))
                 else:
                     unsure.append(is_not_known(touches_the_same(*about)))
     return found, unsure

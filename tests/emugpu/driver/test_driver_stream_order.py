@@ -155,7 +155,12 @@ PROGRAMS = {
         "run('fill_late', 0, q, a); run('fill', 0, p, a, True); run('wait_first', p, out, a, True)", ""),
     "a fill of another stream between, which waits for both": (
         "run('fill_late', 0, p, blocking); run('fill', 0, q); run('pass_on', p, out, blocking, True)", ""),
-    "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", ""),
+    "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", RACE),
+    "early behind a launch that does not let it, with a wait": (
+        "run('fill', 0, p, a); run('wait_first', p, out, a, True)", ""),
+    "early behind a launch that does not let it, over what that reads": (
+        "run('read', p, 0, a); run('fill', 0, p, a, True)", ""),
+    "early behind a fill": ("call('cuMemsetD32Async', p, c_uint(0), 128, a); run('pass_on', p, out, a, True)", ""),
 }  # fmt: skip
 
 

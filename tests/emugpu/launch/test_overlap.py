@@ -92,7 +92,9 @@ TWO = {
     "one warp waits too late for the other": (("fill_and_let", "warp_0_waits_late", EARLY), RACE),
     "not early": (("fill_and_let", "copy", "overlap = false"), "clean"),
     "nobody says whether it is early": (("fill_and_let", "copy", ""), UNSURE),
-    "behind a launch that does not let it": (("fill", "copy", EARLY), "clean"),
+    "behind a launch that does not let it": (("fill", "copy", EARLY), RACE),
+    "behind a launch that does not let it, with a wait": (("fill", "copy_after", EARLY), "clean"),
+    "behind a launch that does not let it, with a late wait": (("fill", "copy_after_a_late_wait", EARLY), RACE),
     "no launch may be early": (("fill", "copy", ""), "clean"),
     "over what the first one writes": (("fill_and_let", "fill", EARLY), RACE),
     "perhaps not the same bytes": (("thread_by_thread", "the_others", EARLY), UNSURE),
@@ -145,6 +147,14 @@ def test_an_arrival_passes_the_wait_on_if_its_scope_is_wide_enough(name, word, t
 
 WAITING = "and may do so before its griddepcontrol.wait"
 UNCOVERED = "a launch between the two starts early and does not wait"
+
+
+@pytest.mark.parametrize(("first", "word"), [("copy", "clean"), ("copy_and_let", RACE)])
+def test_a_launch_starts_early_when_the_ctas_in_front_have_read(first, word, tmp_path):
+    """It overwrites what they have read: if none lets it start earlier, they have exited."""
+    assert verdict(tmp_path, (first, "q", "p", ""), ("fill", "r", "q", EARLY)).word == word
+
+
 THREE = {
     "the second one waits, then lets": ("copy_after_and_let", "copy", ""),
     "the second one lets, then waits": ("let_and_copy_after", "copy", WAITING),
