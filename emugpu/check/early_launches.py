@@ -70,8 +70,11 @@ def early_races(
         for pair in other.overlaps(mine.all) if found is None and number in running.after_wait else ():
             yield uncovered_access, *pair
     elif number in running.unseen:
-        for pair in other.writes().overlaps(mine.early):
-            yield unseen_access, *pair
+        for found in other.writes().overlaps(mine.early):
+            yield unseen_access, *found
+    if found is None and number in running.at_start | running.unseen:
+        for pair in other.writes().overlaps(mine.incoherent):
+            yield incoherent_access, *pair
 
 
 def touches_the_same(later: str, earlier: str, where: str, found: Overlap) -> str:
@@ -103,6 +106,21 @@ def unseen_access(later: str, earlier: str, where: str, found: Overlap) -> Findi
         f"{what}, and may do so before that is visible: it may start as soon as the CTAs of the other one have exited",
         None, missing="no griddepcontrol.wait before the access, in a launch with programmaticStreamSerialization",
         fix="griddepcontrol.wait (cudaGridDependencySynchronize) before it, or a launch without the attribute",
+    )  # fmt: skip
+
+
+def incoherent_access(later: str, earlier: str, where: str, found: Overlap) -> Finding:
+    """Returns the finding about what a launch reads by ld.global.nc, before or after its griddepcontrol.wait.
+
+    The memory consistency model does not apply to such loads (PTX ISA 8.1).
+    """
+    what = touches_the_same(later, earlier, where, found)
+    return Finding(
+        "race-launches", "error",
+        f"{what}, by ld.global.nc, which griddepcontrol.wait does not order: the memory consistency model leaves it "
+        "out, and compilers may move it before the wait", None,
+        missing="no load by the coherent path behind griddepcontrol.wait",
+        fix="ld.global without .nc (no const __restrict__ and no __ldg), or a launch without the attribute",
     )  # fmt: skip
 
 

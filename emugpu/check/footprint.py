@@ -144,12 +144,14 @@ class Footprint:
     synchronised with since. When a wait returns, the earlier grids have ended and the whole grid sees what they did
     (PTX ISA, griddepcontrol).
 
-    ``key`` returns the key of the allocation at an address. ``triggers`` holds the CTAs that have let the next launch
-    start, ``early_triggers`` those of them that did so before a wait.
+    ``incoherent`` is what such a launch reads by ld.global.nc. ``key`` returns the key of the allocation at an address.
+    ``triggers`` holds the CTAs that have let the next launch start, ``early_triggers`` those of them that did so before
+    a wait.
     """
 
     def __init__(self, key: Callable[[int], Key], starts_early: bool) -> None:
         self.all, self.early = TouchedMemory(), TouchedMemory() if starts_early else None
+        self.incoherent = TouchedMemory()
         self.key = key
         self.triggers: set[tuple[int, int]] = set()
         self.early_triggers: set[tuple[int, int]] = set()
@@ -198,3 +200,13 @@ class Footprint:
         self.all.add(key, nbytes, chunks, whole, kind)
         if self.early is not None and (clock is None or not self._has_waited(clock)):
             self.early.add(key, nbytes, chunks, whole, kind)
+
+    def add_incoherent(self, base: int, nbytes: int, chunks: Numbers, whole: Numbers) -> None:
+        """Adds loads by ld.global.nc, which no griddepcontrol.wait orders."""
+        self.incoherent.add(self.key(base), nbytes, chunks, whole, READ)
+
+    def close(self) -> None:
+        """Handles the end of the launch."""
+        for touched in (self.all, self.early, self.incoherent):
+            if touched is not None:
+                touched.close()

@@ -194,6 +194,7 @@ class GenericProxy:
                 memory.access(event.where, event.nbytes * event.items, record, moment.observer)
         else:
             self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
+            self._note_incoherent((event,))
         if writes:
             self.model.unused.executed(agent, site)
             self._release(event, thread, scope)
@@ -218,10 +219,17 @@ class GenericProxy:
                     places, nbytes = places_of(event)
                     about = (event.agent, event.site, kind, moment.observer)
                     self.model.note_behind(allocation, places, nbytes, *about)
+            self._note_incoherent(run)
             accesses = ((event, moment) for event in run)
             self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
         if run.mode != "read":
             self.overwrite(run)
+
+    def _note_incoherent(self, accesses: Iterable[Access]) -> None:
+        if self.model.has_incoherent:
+            for event in accesses:
+                if "nc" in event.site.modifiers:
+                    self.model.note_incoherent(event)
 
     def _read_responses(self, accesses: Iterable[Access], chunks: Chunks, agent: Agent, cta: int) -> None:
         """Reports a warp that loads the parts of a launch-control response one by one. Stores end the response."""

@@ -31,7 +31,7 @@ from emugpu.check.shadow import (
 from emugpu.check.signals_for_lanes import LaneRelease, dropped_loads, silent_meetings
 from emugpu.check.threads import Moment, Thread, Threads, TrackedCta, has_started
 from emugpu.check.unused_loads import UnusedLoads
-from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.machine.events import Access, Agent, Site
 from emugpu.emulator.machine.lanes import lanes_of
 from emugpu.emulator.translate.loaded_values import LoadedValues
 
@@ -78,6 +78,10 @@ class Model:
         warp.
         """
         self.queries_responses = any(site.verb == "clusterlaunchcontrol.query_cancel" for site in sites)
+        self.has_incoherent = (
+            footprint is not None and footprint.early is not None and any("nc" in site.modifiers for site in sites)
+        )
+        """Whether the footprint wants to know of loads by ld.global.nc."""
         self.has_arrivals = any(
             site.opcode in ("bar", "barrier") and "arrive" in site.modifiers and "cluster" not in site.modifiers
             for site in sites
@@ -160,6 +164,15 @@ class Model:
             whole, parts = chunks_of(places - allocation.base, nbytes)
             chunks = np.array([chunk for chunk, _ in parts], np.int64)
             self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, clock)
+
+    def note_incoherent(self, event: Access) -> None:
+        """Adds a load by ld.global.nc to the footprint."""
+        places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
+        allocation = self.allocation(int(places[0]))
+        if self.footprint is not None and allocation is not None:
+            whole, parts = chunks_of(places - allocation.base, event.nbytes * event.items)
+            chunks = np.array([chunk for chunk, _ in parts], np.int64)
+            self.footprint.add_incoherent(allocation.base, allocation.nbytes, chunks, whole)
 
     def note_chunks(
         self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], clock: Clock | None

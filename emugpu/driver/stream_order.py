@@ -230,7 +230,6 @@ def unordered(first: int, second: int, later: str, earlier: str, where: str, fou
 
 def submit_launch(order: StreamOrder, record: LaunchRecord, stream: int, footprint: Footprint) -> None:
     name = f"launch {record.number} of kernel '{short_name(record.kernel)}'"
-    operation = StreamOperation(name, stream, footprint.all.close(), record)
-    if footprint.early is not None:
-        footprint.early.close()
+    footprint.close()
+    operation = StreamOperation(name, stream, footprint.all, record)
     order.submit(operation, footprint)

@@ -31,9 +31,7 @@ def races_of(
     running = NOTHING_RUNS
     for number, footprint in enumerate(footprints):
         running = still_running(number, footprint, running)
-        footprint.all.close()
-        if footprint.early is not None:
-            footprint.early.close()
+        footprint.close()
         for before in sorted(running.at_start | running.unseen):
             for describe, (base, _), overlap in early_races(footprint, before, footprints[before].all, running):
                 where = f"{overlap.nbytes} bytes at {name_of(base)} + {overlap.place}"

@@ -28,6 +28,7 @@ BODIES = {
     "copy": COPY,
     "copy_and_let": LET + COPY,
     "copy_after": WAIT + COPY,
+    "copy_incoherently_after": WAIT + COPY.replace("ld.global", "ld.global.nc"),
     "copy_after_a_late_wait": "ld.global.b32 %r2, [%d1];" + WAIT + "st.global.b32 [%d2], %r2;",
     "copy_after_and_let": WAIT + LET + COPY,
     "let_and_copy_after": LET + WAIT + COPY,
@@ -90,6 +91,10 @@ TWO = {
     "a wait that is too late": (("fill_and_let", "copy_after_a_late_wait", EARLY), RACE),
     "one warp waits for all": (("fill_and_let", "warp_0_waits", EARLY), "clean"),
     "one warp waits too late for the other": (("fill_and_let", "warp_0_waits_late", EARLY), RACE),
+    "early, by loads that no wait orders": (("fill_and_let", "copy_incoherently_after", EARLY), RACE),
+    "behind a launch that does not let it, by such loads": (("fill", "copy_incoherently_after", EARLY), RACE),
+    "not early, by such loads": (("fill_and_let", "copy_incoherently_after", "overlap = false"), "clean"),
+    "such loads of what the first one reads": (("copy_and_let", "copy_incoherently_after", EARLY), "clean"),
     "not early": (("fill_and_let", "copy", "overlap = false"), "clean"),
     "nobody says whether it is early": (("fill_and_let", "copy", ""), UNSURE),
     "behind a launch that does not let it": (("fill", "copy", EARLY), RACE),
@@ -105,7 +110,8 @@ TWO = {
 def test_a_launch_that_starts_early_waits_before_it_touches_the_same(name, tmp_path):
     (first, second, overlap), word = TWO[name]
     target = "p" if second in ("fill", "the_others") else "q"
-    found = verdict(tmp_path, (first, "q", "p", ""), (second, "p", target, overlap))
+    source = "q" if name.startswith("such loads") else "p"
+    found = verdict(tmp_path, (first, "q", "p", ""), (second, source, target if source == "p" else "r", overlap))
     assert found.word == word, found.reasons
     assert {finding.rule for finding in found.findings} == ({"race-launches"} if word == RACE else set())
     if word == RACE:
