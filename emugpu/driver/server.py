@@ -27,7 +27,7 @@ from emugpu.driver.memory import WINDOWS, MappedFile, pinned_at
 from emugpu.driver.protocol import BadMessage, receive, receive_request
 from emugpu.driver.session import reply
 from emugpu.driver.state import Abandoned, Session, SharedGpu
-from emugpu.driver.toolchains import cute_variables, folder_for_ptx, startup, toolchain_variables
+from emugpu.driver.toolchains import cute_variables, folder_for_ptx, startup, toolchain_variables, toolkit_variables
 from emugpu.errors import UsageProblem
 from emugpu.processes.program import end_all, tree
 
@@ -94,7 +94,7 @@ def variables(given: Mapping[str, str], libraries: Path, name: str, kept: Path) 
     ``name`` is that of the socket, ``kept`` the folder for the PTX of compilers.
     """
     search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
-    compilers = toolchain_variables(given) | cute_variables(given, libraries, kept)
+    compilers = toolchain_variables(given) | toolkit_variables(given) | cute_variables(given, libraries, kept)
     return {**compilers, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
 
 

@@ -4,10 +4,12 @@ CuTe DSL assembles in its own process. A variable makes it keep its PTX (`fatbin
 runtime library that calls the emulated driver.
 
 MAX and Triton assemble PTX to machine code before they load it, with an assembler that an environment variable names.
-Here the assembler is a stand-in whose "machine code" is the PTX. Both compilers cache their output, and so does
-TorchInductor, which calls Triton. They get separate caches, so that no machine code reaches the emulated GPU and no PTX
-a real one. TorchInductor must launch by Triton, because its own launcher is part of builds for GPUs alone; and it
-compiles in the program's process, because each process that it would start takes long to import PyTorch.
+Here the assembler is a stand-in whose "machine code" is the PTX. TileLang compiles CUDA C++ with the nvcc of
+``CUDA_HOME``. That becomes a copy of the toolkit, made of links, in which nvcc is a stand-in: it calls the real one for
+PTX. These compilers cache their output, and so does TorchInductor, which calls Triton. They get separate caches, so
+that no machine code reaches the emulated GPU and no PTX a real one. TorchInductor must launch by Triton, because its
+own launcher is part of builds for GPUs alone; and it compiles in the program's process, because each process that it
+would start takes long to import PyTorch.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +32,7 @@ CACHE_VARIABLES = {
     "MODULAR_CACHE_DIR": "modular",
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TILELANG_CACHE_DIR": "tilelang",
 }
 INDUCTOR_VARIABLES = {"TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
@@ -55,6 +59,21 @@ if [ -z "$input" ] || [ -z "$output" ]; then
 fi
 exec cp -- "$input" "$output"
 """
+_NVCC = """#!/bin/sh
+# Stands in for nvcc: calls it for PTX, where it would make machine code alone, and with the shared CUDA runtime.
+case " $* " in *cudart*) ;; *) set -- "$@" -cudart shared ;; esac
+for word; do
+    shift
+    case $word in
+        -cubin | --cubin | -fatbin | --fatbin) word=--ptx ;;
+        *arch=*,code=*) arch=${{word#*arch=}}; word=${{word%%,code=*}},code=${{arch%%,*}} ;;
+    esac
+    set -- "$@" "$word"
+done
+exec {nvcc} "$@"
+"""
+TOOLKITS = ("/usr/local/cuda", "/opt/cuda")
+"""Where a CUDA toolkit may be that no environment variable names and no nvcc on PATH belongs to."""
 
 
 def startup(given: Mapping[str, str]) -> dict[str, str]:
@@ -72,6 +91,43 @@ def assembler() -> Path:
         partial.chmod(0o755)
         partial.replace(program)
     return program
+
+
+def toolkit_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns ``CUDA_HOME`` with the stand-in for nvcc, or nothing where there is no CUDA toolkit.
+
+    It replaces a value that the user has set: the toolkit is the same one.
+    """
+    found = shutil.which("nvcc", path=given.get("PATH"))
+    named = [given.get("CUDA_HOME"), given.get("CUDA_PATH"), found and str(Path(found).resolve().parents[1]), *TOOLKITS]
+    toolkit = next((Path(each) for each in named if each and _is_toolkit(Path(each))), None)
+    if toolkit is None:
+        return {}
+    script = _NVCC.format(nvcc=shlex.quote(str(toolkit / "bin" / "nvcc")))
+    place = cache.place("drivers", f"toolkit-{hashlib.sha256(script.encode()).hexdigest()[:16]}")
+    if not place.exists():
+        cache.ensure(place.parent)
+        with cache.temporary_folder() as folder:
+            made = Path(folder) / "made"
+            _link_all(toolkit, made, "bin")
+            _link_all(toolkit / "bin", made / "bin", "nvcc")
+            (made / "bin" / "nvcc").write_text(script, encoding="utf-8")
+            (made / "bin" / "nvcc").chmod(0o755)
+            with contextlib.suppress(OSError):  # another process was faster
+                made.rename(place)
+    return {"CUDA_HOME": str(place)}
+
+
+def _is_toolkit(folder: Path) -> bool:
+    return (folder / "bin" / "nvcc").exists() and (folder / "nvvm").exists()
+
+
+def _link_all(source: Path, target: Path, but: str) -> None:
+    """Makes a folder with links to everything that another one has, but for one name."""
+    cache.ensure(target)
+    for each in source.iterdir():
+        if each.name != but:
+            (target / each.name).symlink_to(each)
 
 
 @contextlib.contextmanager

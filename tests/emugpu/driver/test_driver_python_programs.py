@@ -1,4 +1,4 @@
-"""Python programs on the emulated GPU, compiled and launched by the runtimes of Triton, CuTe DSL and numba.
+"""Python programs on the emulated GPU, compiled and launched by the runtimes of Triton, CuTe DSL, numba and TileLang.
 
 They are skipped where their packages are absent. EMULATED_GPU_PYTHONS may name further Pythons that have some, as a
 path (several with colons between them): Triton's has to be without torch, numba's without nvJitLink.
@@ -52,3 +52,11 @@ def test_a_numba_vector_add(capfd):
     done = run(capfd, "h200", python, PROGRAMS / "python/numba_add.py")
     assert (done.out, done.code) == ("numba vector add on NVIDIA H200 of 1000 elements: 0 wrong\n", 0)
     assert [launch.grid for launch in done.log.launches] == [(8, 1, 1)]
+
+
+@pytest.mark.slow
+def test_a_tilelang_gemm(capfd):
+    python = python_with("tilelang", "torch", "numpy")
+    done = run(capfd, "h100", python, PROGRAMS / "python/tilelang_gemm.py")
+    assert "TileLang GEMM of 128 x 64 x 96: 0 wrong\n" in done.out
+    assert done.code == 0 and [launch.grid for launch in done.log.launches] == [(1, 2, 1)]

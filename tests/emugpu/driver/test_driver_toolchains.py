@@ -16,6 +16,7 @@ from emugpu.driver.toolchains import (
     INDUCTOR_VARIABLES,
     assembler,
     toolchain_variables,
+    toolkit_variables,
 )
 
 PTX = Path(__file__).parents[2] / "data/cuda/driver_kernels.ptx"
@@ -50,6 +51,49 @@ def test_what_the_user_has_set_is_left():
     assert set(toolchain_variables({})) == {*ASSEMBLER_VARIABLES, *CACHE_VARIABLES, *INDUCTOR_VARIABLES}
     left = toolchain_variables({"TRITON_PTXAS_PATH": "/mine", "MODULAR_CACHE_DIR": ""})
     assert not {"TRITON_PTXAS_PATH", "MODULAR_CACHE_DIR"} & set(left)
+
+
+@pytest.fixture
+def nvcc(tmp_path, monkeypatch):
+    """Returns a function that calls the stand-in for nvcc. The toolkit behind it has an nvcc that shows its words."""
+    toolkit = tmp_path / "a toolkit"
+    for folder in ("bin", "nvvm", "include"):
+        (toolkit / folder).mkdir(parents=True)
+    (toolkit / "include/cuda.h").write_text("")
+    (toolkit / "bin/ptxas").write_text("")
+    (toolkit / "bin/nvcc").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (toolkit / "bin/nvcc").chmod(0o755)
+    monkeypatch.setenv("EMUGPU_CACHE_DIR", str(tmp_path / "cache"))
+    home = toolkit_variables({"CUDA_HOME": str(toolkit)})["CUDA_HOME"]
+    assert (Path(home) / "include/cuda.h").exists() and (Path(home) / "bin/ptxas").exists()
+
+    def words(*given):
+        called = subprocess.run([f"{home}/bin/nvcc", *given], capture_output=True, text=True, check=True)
+        return called.stdout.splitlines()
+
+    return words
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ("--cubin -arch=sm_90a -o", "--ptx -arch=sm_90a -o"),  # TileLang
+        ("-gencode arch=compute_100f,code=sm_100a", "-gencode arch=compute_100f,code=compute_100f"),
+        ("-fatbin -gencode=arch=compute_90a,code=[sm_90a,sm_90]", "--ptx -gencode=arch=compute_90a,code=compute_90a"),
+        ("--generate-code arch=compute_90,code=compute_90", "--generate-code arch=compute_90,code=compute_90"),
+    ],
+)
+def test_the_stand_in_for_nvcc_asks_for_ptx(nvcc, given, becomes):
+    assert nvcc(*given.split(), "a b.cu") == [*becomes.split(), "a b.cu", "-cudart", "shared"]
+
+
+def test_the_stand_in_for_nvcc_leaves_the_choice_of_a_runtime(nvcc):
+    assert nvcc("x.cu", "--cudart=none") == ["x.cu", "--cudart=none"]
+
+
+def test_a_machine_without_a_toolkit_has_no_stand_in_for_nvcc(monkeypatch, tmp_path):
+    monkeypatch.setattr("emugpu.driver.toolchains.TOOLKITS", ())
+    assert toolkit_variables({"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}) == {}
 
 
 def test_ptx_is_found_by_the_names_of_its_kernels(tmp_path):
