@@ -32,7 +32,7 @@ SOURCES = Path(__file__).parent / "shim"
 DRIVER = "libcuda.so.1"
 CUTE_RUNTIME = "libcute_dsl_runtime.so"
 LIBRARIES = {
-    DRIVER: ("core.c", "native.c", "export_tables.c", "stubs.c"),
+    DRIVER: ("core.c", "native.c", "linker.c", "export_tables.c", "stubs.c"),
     "libcudart.so.13": ("cudart.c", "cudart_stubs.c", "cudart.map"),
     "libnvidia-ml.so.1": ("nvml.c",),
     "libcublas.so.13": ("cublas.c",),

@@ -67,12 +67,17 @@ def download(address: int, kind, count: int) -> list:
     return list(values)
 
 
-def launch(function: int, grid: int, block: int, *arguments, shared: int = 0, stream: int = 0) -> None:
+def launch(
+    function: int, grid: int, block: int, *arguments, shared: int = 0, stream: int = 0, cooperative: bool = False
+) -> None:
     """Arguments are ctypes values, or ints for addresses."""
     values = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
     pointers = (c_void_p * max(len(values), 1))(*(ctypes.cast(byref(v), c_void_p) for v in values))
     sizes = (c_uint(grid), c_uint(1), c_uint(1), c_uint(block), c_uint(1), c_uint(1), c_uint(shared))
-    call("cuLaunchKernel", function, *sizes, c_void_p(stream), pointers, None)
+    if cooperative:
+        call("cuLaunchCooperativeKernel", function, *sizes, c_void_p(stream), pointers)
+    else:
+        call("cuLaunchKernel", function, *sizes, c_void_p(stream), pointers, None)
 
 
 __all__ = [

@@ -10,6 +10,7 @@ import pytest
 from driver_programs import run
 
 from emugpu.driver.fatbin import ptx_of_cubin
+from emugpu.driver.log import judge
 from emugpu.driver.toolchains import (
     ASSEMBLER_VARIABLES,
     CACHE_VARIABLES,
@@ -195,4 +196,46 @@ def test_the_drivers_linker_makes_one_module_of_several(capfd, monkeypatch):
     """
     done = run(capfd, "b200", sys.executable, "-c", textwrap.dedent(script))
     assert done.code == 0, done.err
-    assert done.log.unhandled == {"cuLinkAddData_v2 of an input other than PTX": 1}
+    assert done.log.unhandled == {"cuLinkAddData_v2 of an input other than PTX and libcudadevrt": 1}
+
+
+MEETS = """.version 8.8
+.target sm_90
+.address_size 64
+.extern .func (.param .b64 r) cudaCGGetIntrinsicHandle (.param .b32 a);
+.extern .func (.param .b32 r) cudaCGSynchronize (.param .b64 a, .param .b32 b);
+.visible .entry shift(.param .u64 data) { .reg .b32 %r<6>; .reg .b64 %rd<5>;
+ld.param.u64 %rd1, [data]; mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r1, %r2, 32, %r1;
+add.u32 %r2, %r1, 32; rem.u32 %r2, %r2, 128; mul.wide.u32 %rd2, %r2, 4; add.u64 %rd2, %rd1, %rd2;
+mul.wide.u32 %rd3, %r1, 4; add.u64 %rd3, %rd1, %rd3; ld.global.u32 %r3, [%rd2];
+{ .param .b32 a; st.param.b32 [a], 1; .param .b64 r; call (r), cudaCGGetIntrinsicHandle, (a); ld.param.b64 %rd4, [r]; }
+{ .param .b64 a; st.param.b64 [a], %rd4; .param .b32 b; st.param.b32 [b], 0; .param .b32 r;
+call (r), cudaCGSynchronize, (a, b);
+ld.param.b32 %r4, [r]; }
+add.u32 %r3, %r3, %r4; st.global.u32 [%rd3], %r3; ret; }
+"""
+"""As numba-cuda's grid.sync(): all threads read a number of the next CTA, meet, and write their own."""
+
+
+@pytest.mark.parametrize("word", ["clean", "racy"])
+def test_the_drivers_linker_has_the_grid_barrier_of_libcudadevrt(capfd, monkeypatch, word):
+    kernel = MEETS if word == "clean" else MEETS.replace("call (r), cudaCGS", "st.param.b32 [r], 0; // ")
+    monkeypatch.setenv("PYTHONPATH", os.fspath(Path(__file__).parents[2] / "support"))
+    script = f"""
+        from driver_client import *
+        start()
+        link, image, size = c_uint64(), c_uint64(), c_uint64()
+        call("cuLinkCreate_v2", c_uint(0), None, None, byref(link))
+        for kind, text in ((1, {kernel.encode()!r}), (4, b"!<arch>\\ncuda_device_runtime.o/ 0 0 0 644 0")):
+            size = c_size_t(len(text))
+            call("cuLinkAddData_v2", link, c_uint(kind), c_char_p(text), size, None, c_uint(0), None, None)
+        call("cuLinkComplete", link, byref(image), byref(size))
+        module = asked("cuModuleLoadData", image)
+        data = upload((c_int * 128)(*range(128)))
+        launch(asked("cuModuleGetFunction", module, c_char_p(b"shift")), 4, 32, data, cooperative=True)
+        if {word == "clean"}:
+            assert download(data, c_int, 128) == [(i + 32) % 128 for i in range(128)]
+    """
+    done = run(capfd, "b200", sys.executable, "-c", textwrap.dedent(script), check=True)
+    assert done.code == 0, done.err
+    assert judge(done.log, "", "", checked=True).word == word
