@@ -562,6 +562,8 @@ API Error cudaStreamWaitEvent(Stream stream, uint64_t event, uint32_t flags) { C
 API Error cudaStreamGetPriority(Stream stream, int32_t *priority) { CALL(cuStreamGetPriority(stream, priority)); }
 API Error cudaStreamGetFlags(Stream stream, uint32_t *flags) { CALL(cuStreamGetFlags(stream, flags)); }
 API Error cudaStreamGetDevice(Stream stream, int32_t *device) { CALL(cuStreamGetDevice(stream, device)); }
+API Error cudaStreamSetAttribute(Stream stream, uint32_t attribute, const void *value) { CALL(cuStreamSetAttribute(stream, attribute, (uint64_t)value)); }
+API Error cudaStreamAttachMemAsync(Stream stream, uint64_t address, size_t bytes, uint32_t flags) { CALL(cuStreamAttachMemAsync(stream, address, bytes, flags)); }
 API Error cudaStreamIsCapturing(Stream stream, uint32_t *status) { CALL(cuStreamIsCapturing(stream, status)); }
 API Error cudaStreamBeginCapture(Stream stream, int mode) {
     (void)stream, (void)mode;

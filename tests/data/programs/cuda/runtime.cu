@@ -40,6 +40,9 @@ int main() {
     cudaStream_t stream, other;
     CHECK(cudaStreamCreate(&stream));
     CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    cudaStreamAttrValue waiting = {};
+    waiting.syncPolicy = cudaSyncPolicyYield;
+    CHECK(cudaStreamSetAttribute(other, cudaStreamAttributeSynchronizationPolicy, &waiting));
     cudaEvent_t start, stop;
     CHECK(cudaEventCreate(&start));
     CHECK(cudaEventCreate(&stop));
