@@ -1,4 +1,6 @@
-"""Gives PyTorch the emulated GPU, and Triton and TorchInductor benchmarks that end, when they are imported."""
+"""Changes modules when they are imported: PyTorch gets the emulated GPU, CuTe DSL a CUDA runtime that counts it, and
+Triton and TorchInductor benchmarks that end.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,15 @@ def _inductor_benchmarking(module: ModuleType) -> None:
     benchmarks.install_in_inductor(module)
 
 
+def _cuda_bindings(module: ModuleType) -> None:
+    from emugpu.pytorch import cuda_bindings
+
+    cuda_bindings.install(module)
+
+
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "torch": _torch,
+    "cuda.bindings.runtime": _cuda_bindings,
     "triton.testing": _triton_testing,
     "torch._inductor.runtime.benchmarking": _inductor_benchmarking,
 }

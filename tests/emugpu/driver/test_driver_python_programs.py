@@ -11,6 +11,8 @@ import sys
 import pytest
 from driver_programs import PROGRAMS, run
 
+from emugpu.paths import ROOT
+
 
 def python_with(*packages, without=()):
     """The first Python that has all of these packages and none of the others; skips the test if there is none."""
@@ -36,8 +38,9 @@ def test_a_triton_gemm(capfd, gpu):
     assert launch.counters.mma_instructions > 0
 
 
-def test_a_cute_dsl_gemm(capfd):
+def test_a_cute_dsl_gemm(capfd, monkeypatch):
     """Its host code packs the tensor maps itself, and hands over machine code, whose PTX is found by its names."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     python = python_with("nvidia-cutlass-dsl", "ml-dtypes", "numpy")
     done = run(capfd, "b200", python, PROGRAMS / "python/cute_gemm.py")
     assert "CuTe DSL GEMM of 256 x 128 x 192: 0 wrong\n" in done.out
@@ -55,7 +58,8 @@ def test_a_numba_vector_add(capfd):
 
 
 @pytest.mark.slow
-def test_a_tilelang_gemm(capfd):
+def test_a_tilelang_gemm(capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     python = python_with("tilelang", "torch", "numpy")
     done = run(capfd, "h100", python, PROGRAMS / "python/tilelang_gemm.py")
     assert "TileLang GEMM of 128 x 64 x 96: 0 wrong\n" in done.out

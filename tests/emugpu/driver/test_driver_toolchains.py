@@ -131,6 +131,21 @@ def test_what_cute_dsl_compiles_for_tvm_ffi_raises_cuda_errors(capfd):
     ]
 
 
+def test_cute_dsl_counts_the_emulated_gpu_by_the_bindings(capfd, monkeypatch, tmp_path):
+    """The module contains NVIDIA's runtime, which fails without NVIDIA's driver."""
+    (tmp_path / "cuda/bindings").mkdir(parents=True)
+    (tmp_path / "cuda/bindings/runtime.py").write_text(
+        "import enum\nclass cudaError_t(enum.IntEnum): cudaSuccess, cudaErrorSymbolNotFound = 0, 500\n"
+        "def cudaGetDeviceCount(): return cudaError_t.cudaErrorSymbolNotFound, 0\n"
+        "cudaDeviceSynchronize = cudaGetDeviceCount\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
+    asks = "from cuda.bindings import runtime as r; print(r.cudaGetDeviceCount(), r.cudaDeviceSynchronize())"
+    done = run(capfd, "b200", sys.executable, "-c", asks)
+    success = "<cudaError_t.cudaSuccess: 0>"
+    assert (done.code, done.out) == (0, f"({success}, 1) ({success},)\n")
+
+
 OCCUPANCY = """
 import ctypes, struct
 driver = ctypes.CDLL("libcuda.so.1")

@@ -98,11 +98,9 @@ def _one_configuration() -> None:
 def _cute_dsl() -> None:
     """Prepares CuTe DSL.
 
-    It counts GPUs with NVIDIA's own runtime, which is linked into cuda.bindings and finds none. For occupancy it loads
-    a kernel of which it keeps the machine code in a folder of its own, where the emulated GPU does not find the PTX.
-    Nobody uses the machine code, so ptxas need not optimise.
+    For occupancy it loads a kernel of which it keeps the machine code in a folder of its own, where the emulated GPU
+    does not find the PTX. Nobody uses the machine code, so ptxas need not optimise.
     """
-    import cuda.bindings.runtime as runtime
     from cutlass import cute
     from cutlass.base_dsl.compiler import PtxasOptions
     from cutlass.utils import HardwareInfo
@@ -120,7 +118,6 @@ def _cute_dsl() -> None:
     kernel, compiles = HardwareInfo._get_device_function, cute.compile
     HardwareInfo._get_device_function = occupancy_kernel
     PtxasOptions._default = "-O0"
-    runtime.cudaGetDeviceCount = lambda: (runtime.cudaError_t.cudaSuccess, 1)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ import ml_dtypes
 import numpy as np
 from cutlass import cute
 from cutlass.cute.runtime import make_ptr
-from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 from device_array import DeviceArray, start
 
 sys.path.append(str(Path(__file__).parents[2] / "cute"))
 from kernels import GEMMS, gemm
 
 M, N, K = 256, 128, 192
-# CuTe DSL counts the GPUs by cuda.bindings.runtime, which has NVIDIA's runtime library linked into it.
-CudaDialectJitCompiledFunction.num_devices = 1
 
 
 @cute.jit
