@@ -101,8 +101,7 @@ class _Process:
         os.environ.update(self._receive())
         atexit.register(self._end)
         folder = os.environ["LD_LIBRARY_PATH"].partition(os.pathsep)[0]
-        for name in LIBRARIES:
-            ctypes.CDLL(str(Path(folder) / name))
+        self._libraries = [ctypes.CDLL(str(Path(folder) / name)) for name in LIBRARIES]
         os.environ.update(startup(os.environ))
         activate_when_imported()
 
@@ -120,6 +119,7 @@ class _Process:
         return value
 
     def _end(self) -> None:
+        self._libraries[0].emulatedGpuLeaves()
         self._control.close()
         self._process.wait()
 

@@ -32,7 +32,7 @@ typedef struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int connection = -1;
-static enum { UNUSED, CONNECTED, FORKED, LOST, NOWHERE } state = UNUSED;
+static enum { UNUSED, CONNECTED, FORKED, LOST, LEFT, NOWHERE } state = UNUSED;
 static bool initialised;
 static Window windows[MOST_WINDOWS];
 static unsigned char *mapped[MOST_WINDOWS];
@@ -171,7 +171,23 @@ __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NU
 
 static Result connected(void) {
     if (state == UNUSED) return open_connection();
-    return state == CONNECTED ? SUCCESS : state == FORKED ? NOT_INITIALIZED : state == LOST ? DEVICE_UNAVAILABLE : NO_DEVICE;
+    switch (state) {
+        case CONNECTED: return SUCCESS;
+        case FORKED: return NOT_INITIALIZED;
+        case LOST: return DEVICE_UNAVAILABLE;
+        case LEFT: return DEINITIALIZED;
+        default: return NO_DEVICE;
+    }
+}
+
+/* The program ends. What its libraries still unload then has the answer of a driver that shuts down. */
+API void emulatedGpuLeaves(void) {
+    pthread_mutex_lock(&lock);
+    if (state == CONNECTED) {
+        close(connection);
+        state = LEFT;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 Result initialise(void) {

@@ -16,6 +16,7 @@ enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
     NOT_INITIALIZED = 3,
+    DEINITIALIZED = 4,
     DEVICE_UNAVAILABLE = 46,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
@@ -62,6 +63,7 @@ Result refuse(uint32_t number);
 
 /* Refuses a function of another library, by its name. */
 API Result emulatedGpuRefuses(const char *name);
+API void emulatedGpuLeaves(void);
 
 /* Returns SUCCESS if cuInit was called and the thread has a context, else the error for the caller to return. */
 Result require_context(void);

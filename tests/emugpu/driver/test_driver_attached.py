@@ -172,6 +172,22 @@ def test_an_exception_is_wrong_and_no_launch_is_incomplete(module):
     assert done.stdout.splitlines() == [f"incomplete ('incomplete', \"{reason}\")", f"wrong ('wrong', \"{reason}\")"]
 
 
+def test_what_a_library_unloads_at_the_very_end_is_answered_as_by_a_driver_that_shuts_down(module):
+    """CuTe DSL and TVM unload their modules then, and TVM ends the process by abort at any other error."""
+    done = python(
+        module,
+        """
+        import atexit, ctypes
+        atexit.register(lambda: print(ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()))
+        from emugpu import emulated_gpu
+        with emulated_gpu("b200"):
+            from kernels import *
+            assert launched("right") == RIGHT
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")  # CUDA_ERROR_DEINITIALIZED
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
