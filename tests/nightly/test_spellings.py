@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -18,7 +17,8 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from ptx_forms import FORMS, isa_of_ptxas, module
+from newest_ptxas import isa_of_ptxas, newest_ptxas
+from ptx_forms import FORMS, module
 
 from emugpu.emulator.errors import PtxSyntaxError
 from emugpu.emulator.ptx.ast import Instruction, ParsedModule
@@ -28,7 +28,7 @@ from emugpu.launch.coverage import MODULE, targets_of
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH"),
+    pytest.mark.skipif(newest_ptxas() is None, reason="there is no ptxas"),
 ]
 FIRST = MODULE.partition("{body}")[0].count("\n") + 1
 """The line of a module's first statement."""
@@ -41,9 +41,8 @@ BLANKS = (" ", "\t", "  ", "/* blank */", " /**/ ")
 def rejected(path: Path, text: str, target: str) -> tuple[set[int], str]:
     """Returns the lines that ptxas reports, and its output. -1 stands for a failure that names no line."""
     path.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        ["ptxas", f"-arch={target}", "-O0", str(path), "-o", "/dev/null"], capture_output=True, text=True, check=False
-    )
+    command = [str(newest_ptxas()), f"-arch={target}", "-O0", str(path), "-o", "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     lines = {int(line) for line in re.findall(r"line (\d+); (?:error|fatal)", said)}
     return lines or ({-1} if done.returncode else set()), said

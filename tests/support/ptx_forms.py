@@ -13,14 +13,8 @@ import re
 from itertools import product
 
 from emugpu.launch.coverage import MODULE
-from emugpu.launch.ptxas import ptxas_version
 
 BOTH, SM90, SM100, SM120 = ("sm_90a", "sm_100a"), ("sm_90a",), ("sm_100a",), ("sm_120a", "sm_121a")
-
-
-def isa_of_ptxas() -> str:
-    """The version of the PTX ISA that the ptxas on PATH knows: 13.0 has 9.0."""
-    return f"9.{(ptxas_version() or '13.0').split('.')[1]}"
 
 
 def module(lines: list[str], target: str, version: str = "9.0") -> str:

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from newest_ptxas import newest_ptxas
+
 REGISTERS = (
     "pred",
     "b16",
@@ -97,7 +99,7 @@ def refused_by_ptxas(lines: list[str], folder: Path, target: str = "sm_100a") ->
     """The lines that ptxas refuses, and why."""
     source = folder / "types.ptx"
     source.write_text(module(lines, target))
-    command = ["ptxas", f"-arch={target}", str(source), "-o", "/dev/null"]
+    command = [str(newest_ptxas()), f"-arch={target}", str(source), "-o", "/dev/null"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.findall(r"line (\d+);\s*(?:error|fatal)\s*:\s*(.*)", run.stdout + run.stderr)
     assert found or run.returncode == 0, run.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
@@ -15,6 +14,7 @@ import test_check_lanes
 import test_check_public_bugs
 import test_check_tensor_maps
 import test_check_tolerated
+from newest_ptxas import newest_ptxas
 
 MODULES = (
     test_check_careless,
@@ -29,14 +29,15 @@ MODULES = (
 )
 TABLES = [(table, target) for module in MODULES for table in module.TABLES for target in table.targets]
 
-pytestmark = pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
+pytestmark = pytest.mark.skipif(newest_ptxas() is None, reason="there is no ptxas")
 
 
 def assembled(text: str, target: str, tmp_path) -> None:
     """Without optimisation: what counts is that it is accepted."""
     source = tmp_path / "program.ptx"
     source.write_text(text)
-    command = ["ptxas", "-O0", f"--gpu-name={target}", f"--output-file={tmp_path / 'program.cubin'}", str(source)]
+    output = f"--output-file={tmp_path / 'program.cubin'}"
+    command = [str(newest_ptxas()), "-O0", f"--gpu-name={target}", output, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[:1000]
 

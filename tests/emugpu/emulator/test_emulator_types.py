@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
+from newest_ptxas import newest_ptxas
 from ptx_types import FIRST_LINE, conversions, forms, module, refused_by_ptxas
 
 from emugpu.emulator import Module, PtxSyntaxError
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.ptx.types import type_problem
 
-needs_ptxas = pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
+needs_ptxas = pytest.mark.skipif(newest_ptxas() is None, reason="there is no ptxas")
 
 REFUSED = {
     "mov.u32 %u32_0, %b64_1;": "register %b64_1 is a .b64, where a .u32 is wanted",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ptx_forms import FORMS, LACKING, RUBIN, isa_of_ptxas, module
+from newest_ptxas import isa_of_ptxas, newest_ptxas
+from ptx_forms import FORMS, LACKING, RUBIN, module
 
 from emugpu.emulator.device import Module
 from emugpu.emulator.instructions.table import TABLE
@@ -119,7 +119,7 @@ def test_a_file_of_the_newest_version_runs_and_the_readme_names_it():
     assert Module.from_text(module(["mov.u32 %r0, 1;"], "sm_100a", NEWEST)).code("kernel")
 
 
-@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
+@pytest.mark.skipif(newest_ptxas() is None, reason="there is no ptxas")
 @pytest.mark.parametrize(
     "target", ["sm_90a", "sm_90", "sm_100a", "sm_100f", "sm_103a", "sm_120a", "sm_120f", "sm_121a"]
 )
@@ -138,9 +138,8 @@ def tried(forms: Sequence[str], target: str, folder: Path, version: str) -> set[
     """The forms that ptxas accepts."""
     source = folder / "forms.ptx"
     source.write_text(module(forms, target, version))
-    run = subprocess.run(
-        ["ptxas", f"-arch={target}", "-O0", str(source), "-o", "/dev/null"], capture_output=True, text=True, check=False
-    )
+    command = [str(newest_ptxas()), f"-arch={target}", "-O0", str(source), "-o", "/dev/null"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = source.read_text().splitlines()
     refused = {int(line) for line in re.findall(r"line (\d+); error", run.stdout + run.stderr)}
     assert bool(refused) == (run.returncode != 0), run.stdout + run.stderr
