@@ -1,7 +1,7 @@
 """Benchmarks of Triton and TorchInductor on the emulated GPU: they run a function once.
 
 Nothing is measured here, so all times are the same, and more runs would say nothing more. The autotuners measure by the
-same functions.
+same functions. Triton's tries configurations until one of them runs, and takes it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 NOT_MEASURED = 1e30
-"""What TorchInductor gets as milliseconds."""
+"""What the autotuners get as milliseconds: finite, because they drop a kernel whose time is infinite."""
+INFINITY = float("inf")
+_completed = 0
+"""How many functions have run to their end."""
 
 
 def install(testing: Any) -> None:
@@ -18,11 +21,26 @@ def install(testing: Any) -> None:
     testing.do_bench = testing.do_bench_cudagraph = _run_once
 
 
-def install_in_inductor(benchmarking: Any) -> None:
-    """Replaces the methods that measure in the module ``torch._inductor.runtime.benchmarking``.
+def install_in_autotuner(autotuner: Any) -> None:
+    """Makes ``Autotuner`` of the module ``triton.runtime.autotuner`` take the first configuration that runs."""
+    usual = autotuner.Autotuner._bench
 
-    They return a time that is finite, because TorchInductor drops a kernel whose time is infinite.
-    """
+    def until_one_runs(self: Any, *arguments: Any, config: Any, **named: Any) -> Any:
+        # A call of the kernel has a dictionary of its arguments, a new one each time.
+        if getattr(self, "has_run_with", None) is self.nargs:
+            return [INFINITY] * 3
+        before = _completed
+        times = usual(self, *arguments, config=config, **named)
+        if _completed == before:
+            return times
+        self.has_run_with = self.nargs
+        return [NOT_MEASURED] * 3
+
+    autotuner.Autotuner._bench = until_one_runs
+
+
+def install_in_inductor(benchmarking: Any) -> None:
+    """Replaces the methods that measure in the module ``torch._inductor.runtime.benchmarking``."""
 
     def benchmark_gpu(_: Any, fn: Callable[[], object], return_mode: str = "min", **__: Any) -> float | list[float]:
         _run_once(fn)
@@ -38,11 +56,13 @@ def _run_once(
     """Returns infinity in the form in which Triton returns milliseconds."""
     from emugpu.pytorch import streams
 
+    global _completed
     start, end = streams.Event(), streams.Event()
     start.record()
     fn()
     end.record()
     end.synchronize()
+    _completed += 1
     time = start.elapsed_time(end)
     if quantiles is not None and len(quantiles) > 1:
         return [time] * len(quantiles)

@@ -24,6 +24,12 @@ def _triton_testing(module: ModuleType) -> None:
     benchmarks.install(module)
 
 
+def _triton_autotuner(module: ModuleType) -> None:
+    from emugpu.pytorch import benchmarks
+
+    benchmarks.install_in_autotuner(module)
+
+
 def _inductor_benchmarking(module: ModuleType) -> None:
     from emugpu.pytorch import benchmarks
 
@@ -40,6 +46,7 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "torch": _torch,
     "cuda.bindings.runtime": _cuda_bindings,
     "triton.testing": _triton_testing,
+    "triton.runtime.autotuner": _triton_autotuner,
     "torch._inductor.runtime.benchmarking": _inductor_benchmarking,
 }
 """What is done with a module after it was imported."""
