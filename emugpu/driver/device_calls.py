@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 from emugpu.driver.api import handles
 from emugpu.driver.results import DriverError
@@ -126,9 +127,12 @@ def runtime_check(session: Session) -> None:
 
 
 @handles("emulatedNoExportTable")
-def no_export_table(session: Session, table: str) -> None:
+def no_export_table(session: Session, table: str, library: str) -> None:
     """Notes a private table of NVIDIA's driver that does not exist here. Most libraries do without it."""
-    session.gpu.log.lacks(f"cuGetExportTable has no table {table}")
+    session.gpu.log.lacks(
+        f"cuGetExportTable has no table {table} for {Path(library).name}; if NVIDIA's CUDA runtime is linked into it, "
+        "that accepts only NVIDIA's driver, and a build with the shared runtime is needed"
+    )
 
 
 @handles("emulatedRefusal")

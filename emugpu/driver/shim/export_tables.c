@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "stubs.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,6 +142,8 @@ API Result cuGetExportTable(uint64_t table, uint64_t id) {
     char text[33];
     for (int n = 0; n < 16; n++) snprintf(text + 2 * n, 3, "%02x", ((const unsigned char *)id)[n]);
     if (getenv("EMULATED_GPU_TRACE")) fprintf(stderr, "emulated GPU: there is no export table %s\n", text);
-    emulatedNoExportTable(text);
+    Dl_info asks;
+    const char *library = dladdr(__builtin_return_address(0), &asks) && asks.dli_fname ? asks.dli_fname : "the program";
+    emulatedNoExportTable(text, library);
     return NOT_FOUND;
 }

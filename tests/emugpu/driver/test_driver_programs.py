@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -286,6 +287,8 @@ def test_a_program_that_fails_after_a_private_table_was_missing_is_incomplete(ta
     assert verdict.word == ("clean" if not fails else "incomplete" if table == "unknown" else "wrong")
     told = [reason for _, reason in verdict.reasons if "cuGetExportTable has no table abab" in reason]
     assert len(told) == (fails and table == "unknown")
+    # The caller is named: here ctypes' libffi, elsewhere the library that NVIDIA's runtime is linked into.
+    assert all(re.search(r" for \S+\.so\S*; .* a build with the shared runtime is needed", reason) for reason in told)
 
 
 FAILURES = {
