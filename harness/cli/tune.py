@@ -154,7 +154,10 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
     try:
         gpu, chosen = choose_device("gpu", found, arch)
     except NoDevice as error:
-        raise CannotRun(f"{error}; --device model predicts, and --device emulator counts bytes") from None
+        other = "--cluster-address uses GPUs of other machines"
+        if kernel != few_rows.NAME:
+            other = "--device model predicts, and --device emulator counts bytes"
+        raise CannotRun(f"{error}; {other}") from None
     assert gpu is not None
     return gpu.kind, chosen
 

@@ -358,6 +358,14 @@ def test_the_kernel_for_few_rows_is_tuned_on_a_gpu_alone(device):
     assert f"--device {device} knows loads by TMA only, and rows has none; use --device gpu" in done.stderr
 
 
+@pytest.mark.parametrize(("kernel", "said"), [("rows", "--cluster-address"), ("kernel8", "--device model predicts")])
+def test_without_a_gpu_tune_names_what_is_left(kernel, said, monkeypatch):
+    monkeypatch.setattr("harness.run.runner.find_gpus", list)
+    done = CliRunner().invoke(harness.cli.main.main, ["tune", kernel, "--shape", "4,512,512"])
+    assert done.exit_code == 3 and done.stderr.count("\n") == 1
+    assert said in done.stderr and ("--device" in done.stderr) == (kernel != "rows")
+
+
 def test_the_choice_for_few_rows_is_explained_by_what_was_tuned(results_dir):
     """For its class alone, and where nothing is asked for."""
     shape = Shape(8, 512, 1024)
