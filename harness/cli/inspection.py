@@ -17,6 +17,7 @@ from emugpu.cli.outputs import Outputs, output_option
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import EmulationOptions, run
 from harness.cli.options import ConfigOptions, Problem, config_options, kernel_argument, problem_options
+from harness.compile import few_rows
 from harness.compile.artifacts import build_with_notice, make_launchable, plan_json
 from harness.compile.config import KernelConfig
 from harness.compile.emit import KINDS, emit
@@ -99,7 +100,9 @@ def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
     found = estimates(kernel, config.arch, asked, shape)
     if not found:
         why = f"{config.kernel} of {config.arch} chooses nothing by the problem"
-        if offered(kernel, config.arch, {"scales": asked.get("scales")}):
+        if config.kernel == few_rows.NAME:
+            why = few_rows.WHY if asked.get("mma_shape") is None else "the requested tile is used unchanged"
+        elif offered(kernel, config.arch, {"scales": asked.get("scales")}):
             why = "the requested configuration is none of the choices and is used unchanged"
         return f"{config.label}: {why}\n"
     lines = [

@@ -18,6 +18,8 @@ kernel8 in all problems that were measured (docs/split-k.md).
 """
 MOST_OF_B = 48
 """The most rows of B a CTA where each SM has one CTA. With more, kernel8 is as fast or faster in most problems."""
+WHY = f"one CTA an SM, all with as many rows of B; if these are more than {MOST_OF_B}, smaller CTAs of 32"
+"""How `tile` chooses, for `harness explain --why`."""
 LONGEST = 1 << 28
 """The most elements from one row to the next: 1 GB of f32, which the kernel counts in 32 bits."""
 

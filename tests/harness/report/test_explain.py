@@ -210,6 +210,8 @@ def test_why_shows_the_choice_among_others():
     beyond = explain("kernel8", "-c", "arch=sm_90a", "--shape", "16,4096,4096", "-c", "epilogue=bias", "--why").stdout
     assert beyond.count("<- chosen") == 1, "also where the best eight are refused"
     assert "kernel7 of sm_100a chooses nothing by the problem" in explain("kernel7", "--why").stdout
+    assert "one CTA an SM, all with as many rows of B" in explain("rows", "--why").stdout
+    assert "the requested tile is used unchanged" in explain("rows", "-c", "mma_shape=8x40", "--why").stdout
 
 
 @pytest.mark.parametrize(
