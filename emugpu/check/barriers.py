@@ -233,16 +233,19 @@ class Generation:
     """The joint knowledge of the threads that arrive in one generation of a barrier.
 
     ``waiting`` is the number of agents that have not left. ``arrived`` holds the arrivals by CTA and warp, and
-    ``times`` the component and time of each.
+    ``times`` the component and time of each. ``over`` is the component and time by which clocks know that it is over.
     """
 
     clock: Clock | None = None
     waiting: int = 0
     arrived: dict[tuple[int, int], list[GroupArrived]] = field(default_factory=dict)
     times: list[tuple[int, int]] = field(default_factory=list)
+    over: tuple[int, int] | None = None
 
     def is_over(self, clock: Clock) -> bool:
         """Returns whether a clock knows that all have arrived."""
+        if self.over is not None and clock.knows(clock.space, *self.over, EXECUTION):
+            return True
         return all(clock.knows(clock.space, who, time, EXECUTION) for who, time in self.times)
 
     def arrive(self, thread: Thread, semantics: str) -> None:
@@ -309,8 +312,14 @@ class ThreadBarriers:
     def left(self, event: GroupLeft) -> None:
         generation = self._generations[_key(event)][event.generation]
         generation.waiting -= 1
-        if generation.clock is not None:
-            self._model.threads.of(event.agent).acquire(generation.clock)
+        clock = generation.clock
+        if clock is None:
+            return
+        if self._model.has_arrivals and event.barrier >= 0 and generation.over is None:
+            component = self._model.phases_of(clock.space, *_key(event))
+            generation.over = component, event.generation + 1
+            clock.set(*generation.over)
+        self._model.threads.of(event.agent).acquire(clock)
 
     def forget(self, cluster: int) -> None:
         drop_cluster(cluster, self._generations)

@@ -33,6 +33,8 @@ ROWS = 8
 OWN = np.array([EXECUTION, ORDER, VISIBLE])
 """Rows in which an agent always knows its own actions."""
 
+ONLY_EXECUTION = slice(EXECUTION, EXECUTION + 1)
+"""The row of the order of execution."""
 RELAXED = slice(0, 2)
 """Rows that even a relaxed synchronisation carries over."""
 NARROW = slice(0, VISIBLE)

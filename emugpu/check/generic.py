@@ -21,6 +21,7 @@ from emugpu.check.clocks import (
     INITIALISED,
     LOCAL,
     NARROW,
+    ONLY_EXECUTION,
     ORDER,
     RELAXED,
     REMOTE,
@@ -287,7 +288,7 @@ class GenericProxy:
                         self._lanes.meet(agent)
                 else:
                     thread.acquire(released.clock, RELAXED)
-                    if meets:
+                    if meets and released.scope != WEAK:
                         thread.pending.append(Found(released.clock, rows, needed, agent.lanes, site))
                         thread.heard_own |= released.agent[:3] == agent[:3]
 
@@ -308,15 +309,21 @@ class GenericProxy:
         if site.semantics in RELEASES:
             self.model.release_lanes(agent, site)
             released = Released(thread.release(), scope, scope, agent._replace(lanes=0))
-        elif thread.fenced is not None or self._sc_fences or self.model.has_arrivals:
+        elif thread.fenced is not None or self._sc_fences:
             self.model.release_fenced_lanes(agent, site)
             clock, fenced = thread.fenced or (Clock(thread.clock.space), WEAK)
-            if self._sc_fences or self.model.has_arrivals:
+            if self._sc_fences:
                 # The actions that happened before, as executed, order fences. What relaxed reads alone found does not.
-                # They also tell that a phase of a barrier of threads is over.
                 clock = clock.copy()
                 clock.join(thread.release().executed(), RELAXED)
             released = Released(clock, fenced, scope, agent._replace(lanes=0))
+        over = self.model.phases_over(known, agent.cluster)
+        if over and site.semantics not in RELEASES:
+            # Even an unfenced flag tells that a phase of a barrier of threads is over.
+            clock = Clock(known.space) if released is None else released.clock.copy()
+            for who, time in over:
+                clock.set(who, time, ONLY_EXECUTION)
+            released = Released(clock, released.scope if released else WEAK, scope, agent._replace(lanes=0))
         if event.space == "global":
             is_release = released is not None and released.scope != WEAK
             passed, reach = (released.clock, min(released.scope, scope)) if released and is_release else (None, WEAK)

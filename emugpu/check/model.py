@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check import diagnosis
-from emugpu.check.clocks import Clock
+from emugpu.check.clocks import EXECUTION, Clock, Components
 from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.flags import Flags
@@ -87,6 +87,8 @@ class Model:
             for site in sites
         )
         """Whether a warp may arrive at a barrier of threads and not wait."""
+        self._phases: dict[int, dict[tuple[int, int], int]] = {}
+        """By cluster, CTA and barrier of threads, the component whose times are the phases that are over."""
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
         self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
         self._bases = [one.base for one in self.allocations]
@@ -107,6 +109,7 @@ class Model:
             self.shared[cluster, rank].settle()
             del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
         drop_cluster(cluster, self.barriers, self.responses)
+        self._phases.pop(cluster, None)
         del self.threads.clusters[cluster]
 
     def end_responses(self, cluster: int, rank: int, chunks: Chunks) -> None:
@@ -145,6 +148,18 @@ class Model:
         self._note_bytes(allocation, places, nbytes, kind, observer.clock)
         if observer.behind and record.kind == "generic":
             self.note_behind(allocation, places, nbytes, record.agent, record.site, kind, observer)
+
+    def phases_of(self, space: Components, cluster: int, cta: int, barrier: int) -> int:
+        """Returns the component whose times are the phases of a barrier of threads that are over."""
+        phases = self._phases.setdefault(cluster, {})
+        if (cta, barrier) not in phases:
+            phases[cta, barrier] = space.new(cta)
+        return phases[cta, barrier]
+
+    def phases_over(self, known: Clock, cluster: int) -> list[tuple[int, int]]:
+        """Returns the components of a cluster's barriers of threads, and the last phase that a clock knows is over."""
+        whos = self._phases.get(cluster, {}).values()
+        return [(who, time) for who in whos if (time := known.latest(known.space, who, EXECUTION))]
 
     def note_behind(
         self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, agent: Agent, site: Site, kind: int,

@@ -15,6 +15,7 @@ from emugpu.check.clocks import (
     ALL,
     BEFORE,
     EXECUTION,
+    ONLY_EXECUTION,
     ORDER,
     OWN,
     Clock,
@@ -120,7 +121,7 @@ class Thread:
         rows = self.clock.rows
         known = int(rows[ORDER, self.own]) if self.own < rows.shape[1] else 0
         self.time = known + 1
-        self.clock.set(self.own, self.time, slice(EXECUTION, EXECUTION + 1))
+        self.clock.set(self.own, self.time, ONLY_EXECUTION)
         self._tick_rows()
 
     def _tick_rows(self) -> None:

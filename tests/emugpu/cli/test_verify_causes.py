@@ -197,6 +197,43 @@ CASES = {
         size=96,
         block=96,
     ),
+    "a volatile flag that a third warp passes on before it has seen the first one": Case(
+        """
+        setp.lt.u32 %p1, %r0, 32; setp.eq.u32 %p2, %r20, 0; setp.ge.u32 %p4, %r0, 64; st.shared.b32 [%r3], %r0;
+        @%p2 st.volatile.shared.b32 [%r4+1024], 0; @%p2 st.volatile.shared.b32 [%r4+1028], 0; bar.sync 0;
+        @%p1 bra WAITS; @%p4 bra THIRD;
+        bar.arrive 1, 64; POLL: ld.volatile.shared.b32 %r6, [%r4+1028]; setp.eq.u32 %p3, %r6, 0; @%p3 bra POLL;
+        bar.arrive 1, 64; bra DONE;
+        THIRD: ld.volatile.shared.b32 %r6, [%r4+1024]; setp.eq.u32 %p3, %r6, 0; FAULT
+        @%p2 st.volatile.shared.b32 [%r4+1028], 1; bra DONE;
+        WAITS: ld.shared.b32 %r1, [%r3+128]; bar.sync 1, 64; @%p2 st.volatile.shared.b32 [%r4+1024], 1; bar.sync 1, 64;
+        DONE:
+        """
+        + OUT,
+        "@%p3 bra THIRD;",
+        "",
+        ("error barrier-repeated: warp 1 arrives at barrier 1 again",),
+        expected="where(arange(96) < 32, arange(96) + 32, 0)",
+        size=96,
+        block=96,
+        schedules=1,
+    ),
+    "an mbarrier that is invalidated behind a volatile flag, beside a barrier of threads": Case(
+        """
+        setp.lt.u32 %p1, %r0, 32; setp.eq.u32 %p2, %r20, 0; setp.eq.u32 %p4, %r0, 0; st.shared.b32 [%r3], %r0;
+        @%p4 mbarrier.init.shared.b64 [%r4+2048], 1; @%p2 st.volatile.shared.b32 [%r4+1024], 0; bar.sync 0;
+        @%p1 bra WAITS;
+        bar.arrive 1, 64; POLL: ld.volatile.shared.b32 %r6, [%r4+1024]; setp.eq.u32 %p3, %r6, 0; @%p3 bra POLL;
+        FAULT @%p2 mbarrier.inval.shared.b64 [%r4+2048]; bra DONE;
+        WAITS: ld.shared.b32 %r1, [%r3+128]; bar.sync 1, 64; @%p4 mbarrier.arrive.shared.b64 _, [%r4+2048];
+        FAULT @%p4 st.volatile.shared.b32 [%r4+1024], 1; DONE:
+        """
+        + OUT,
+        "fence.acq_rel.cta;",
+        "",
+        ("error init: ", "mbarrier.inval"),
+        expected="where(arange(64) < 32, arange(64) + 32, 0)",
+    ),
     "a volatile flag that does not tell that the phase is over": Case(
         """
         setp.lt.u32 %p1, %r0, 32; setp.eq.u32 %p2, %r20, 0; add.u32 %r5, %r4, 1024; st.shared.b32 [%r3], %r0;
