@@ -115,7 +115,7 @@ class StreamOrder:
         The legacy stream and blocking streams wait for one another.
         """
         if stream.handle == LEGACY:
-            others = [other.clock for other in self._streams.values() if other.blocks]
+            others = [other.clock for other in self._streams.values() if other.blocks and other is not stream]
         else:
             others = [self.stream(LEGACY).clock] if stream.blocks else []
         return joined(self._host, *others)

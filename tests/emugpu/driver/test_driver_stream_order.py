@@ -155,6 +155,10 @@ PROGRAMS = {
         "run('fill_late', 0, q, a); run('fill', 0, p, a, True); run('wait_first', p, out, a, True)", ""),
     "a fill of another stream between, which waits for both": (
         "run('fill_late', 0, p, blocking); run('fill', 0, q); run('pass_on', p, out, blocking, True)", ""),
+    "early in the legacy stream without a wait": ("run('fill_late', 0, p); run('pass_on', p, out, 0, True)", RACE),
+    "early in the legacy stream with a wait": ("run('fill_late', 0, p); run('wait_first', p, out, 0, True)", ""),
+    "early in the legacy stream behind a fill of another stream, which waits for both": (
+        "run('fill_late', 0, p); run('fill', 0, q, blocking); run('pass_on', p, out, 0, True)", ""),
     "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", RACE),
     "early behind a launch that does not let it, with a wait": (
         "run('fill', 0, p, a); run('wait_first', p, out, a, True)", ""),
