@@ -100,7 +100,7 @@ def toolkit_variables(given: Mapping[str, str]) -> dict[str, str]:
     """
     found = shutil.which("nvcc", path=given.get("PATH"))
     named = [given.get("CUDA_HOME"), given.get("CUDA_PATH"), found and str(Path(found).resolve().parents[1]), *TOOLKITS]
-    toolkit = next((Path(each) for each in named if each and _is_toolkit(Path(each))), None)
+    toolkit = next((Path(each).absolute() for each in named if each and _is_toolkit(Path(each))), None)
     if toolkit is None:
         return {}
     script = _NVCC.format(nvcc=shlex.quote(str(toolkit / "bin" / "nvcc")))

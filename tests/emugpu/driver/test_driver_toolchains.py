@@ -92,6 +92,13 @@ def test_the_stand_in_for_nvcc_leaves_the_choice_of_a_runtime(nvcc):
     assert nvcc("x.cu", "--cudart=none") == ["x.cu", "--cudart=none"]
 
 
+def test_a_toolkit_may_have_a_relative_path(nvcc, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    home = Path(toolkit_variables({"CUDA_HOME": "a toolkit"})["CUDA_HOME"])
+    assert (home / "include/cuda.h").exists()
+    assert subprocess.run([home / "bin/nvcc", "x.cu"], cwd="/", capture_output=True).returncode == 0
+
+
 def test_a_machine_without_a_toolkit_has_no_stand_in_for_nvcc(monkeypatch, tmp_path):
     monkeypatch.setattr("emugpu.driver.toolchains.TOOLKITS", ())
     assert toolkit_variables({"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}) == {}
