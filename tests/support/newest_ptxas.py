@@ -36,6 +36,7 @@ def newest_ptxas() -> str | None:
 
 
 def isa_of_ptxas() -> str:
-    """Returns the version of the PTX ISA that the newest one knows: 13.0 has 9.0."""
+    """Returns the version of the PTX ISA that the newest one knows: 13.0 has 9.0, and 12.8 has 8.7."""
     newest = newest_ptxas()
-    return f"9.{version_of(newest)[1] if newest else 0}"
+    major, minor = version_of(newest)[:2] if newest else (13, 0)
+    return f"9.{minor}" if major >= 13 else f"8.{minor - 1}"
