@@ -23,11 +23,11 @@ def install(testing: Any) -> None:
 
 def install_in_autotuner(autotuner: Any) -> None:
     """Makes ``Autotuner`` of the module ``triton.runtime.autotuner`` take the first configuration that runs."""
-    usual = autotuner.Autotuner._bench
+    usual, usual_run = autotuner.Autotuner._bench, autotuner.Autotuner.run
 
     def until_one_runs(self: Any, *arguments: Any, config: Any, **named: Any) -> Any:
         # A call of the kernel has a dictionary of its arguments, a new one each time.
-        if getattr(self, "has_run_with", None) is self.nargs:
+        if self.nargs is not None and getattr(self, "has_run_with", None) is self.nargs:
             return [INFINITY] * 3
         before = _completed
         times = usual(self, *arguments, config=config, **named)
@@ -36,7 +36,13 @@ def install_in_autotuner(autotuner: Any) -> None:
         self.has_run_with = self.nargs
         return [NOT_MEASURED] * 3
 
-    autotuner.Autotuner._bench = until_one_runs
+    def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return usual_run(self, *arguments, **named)
+        finally:
+            self.has_run_with = None  # it would keep the tensors of the call
+
+    autotuner.Autotuner._bench, autotuner.Autotuner.run = until_one_runs, run
 
 
 def install_in_inductor(benchmarking: Any) -> None:

@@ -203,7 +203,7 @@ def test_a_benchmark_of_triton_runs_once_and_is_infinite(capfd, python):
 
 
 TUNED = """
-import torch, triton, triton.language as tl
+import gc, weakref, torch, triton, triton.language as tl
 
 @triton.autotune([triton.Config({"SIZE": size}) for size in (4096, 64, 128)], key=["n"])
 @triton.jit
@@ -211,20 +211,26 @@ def kernel(out, n, SIZE: tl.constexpr):
     tl.static_assert(SIZE < 1000)
     tl.store(out, SIZE)
 
-out = torch.zeros(1, dtype=torch.int32, device="cuda")
-for n in (8, 8, 16):
-    kernel[(1,)](out, n)
-print(out.item(), kernel.best_config.kwargs)
+def tune():
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+    for n in (8, 8, 16):
+        kernel[(1,)](out, n)
+    print(out.item(), kernel.best_config.kwargs)
+    return weakref.ref(out)
+
+kept = tune()
+gc.collect()
+print(kept())
 """
 
 
 def test_the_autotuner_of_triton_takes_the_first_configuration_that_runs(capfd, python, tmp_path):
-    """It tries it once for each of the two keys, and no other one after it."""
+    """It tries it once for each of the two keys, and no other one after it. It keeps no tensor."""
     if subprocess.run([python, "-c", "import triton"], capture_output=True, timeout=120).returncode:
         pytest.skip("no Triton")
     (tmp_path / "tuned.py").write_text(TUNED)
     done = run(capfd, "h100", python, tmp_path / "tuned.py")
-    assert done.out == "64 {'SIZE': 64}\n", done.err
+    assert done.out == "64 {'SIZE': 64}\nNone\n", done.err
     assert len(done.log.launches) == 5
 
 
