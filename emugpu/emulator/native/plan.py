@@ -429,7 +429,7 @@ class Planner:
         live = self._live_within(block, pieces)
         parts = []
         for piece, after in zip(pieces, live[1:], strict=True):
-            part = BasicBlock(block.index, piece.first, piece.last, None, block.successors, block.join)
+            part = BasicBlock(block.index, piece.first, piece.last, block.skips, block.successors, block.join)
             part.reads, part.writes = set(piece.reads), set(piece.writes)
             part.loads = set(piece.reads)
             part.live_out = after if piece is not pieces[-1] else block.live_out
