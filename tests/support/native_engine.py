@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 from ptx_programs import module_of
 
-from emugpu.emulator import Device
+from emugpu.emulator import Device, Fault
 from emugpu.emulator.instructions.operations import BY_NAME, NUMBERS
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.machine import Machine
@@ -131,7 +131,7 @@ def run_operation(
     engine = NativeEngine(library(), grid, plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
-    warp = SimpleNamespace(alive=FULL, local=LocalMemory(0))
+    warp = SimpleNamespace(alive=FULL, local=LocalMemory(0), arriving=[])
     fragment = SimpleNamespace(
         native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={},
         pending_loads=[], pending_stores=[],
@@ -245,3 +245,13 @@ def _check_chunks(found: list[int], access: events.Access) -> None:
     chunks, counts = np.unique(touched // 16, return_counts=True)
     assert {chunk % WHOLE_CHUNK for chunk in found} == {*chunks.tolist()}
     assert {chunk - WHOLE_CHUNK for chunk in found if chunk >= WHOLE_CHUNK} <= {*chunks[counts == 16].tolist()}
+
+
+def listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int) -> Listener:
+    """Returns the sink of a launch, with the events until its end or its fault. engine: a library, or None."""
+    listener, device = Listener(), Device(schedule=schedule, seed=seed, library=engine)
+    out = device.alloc(65536)
+    device.memset(out, 1, 65536)
+    with suppress(Fault):
+        device.launch(module_of(text), grid=2, block=threads, arguments=[out], sinks=[listener])
+    return listener

@@ -199,7 +199,7 @@ class CountingBarrier:
     If a barrier is for all threads rather than for a given number of them, threads that exit need not arrive. At a
     barrier for a given number of threads, lanes wait for the other lanes of their warp that have not exited, and then
     the warp counts as 32 threads, however many of its lanes are there (PTX ISA 9.7.13.1). ``gathering`` holds the lanes
-    that have arrived so, by the index of their warp, and ``ahead`` what waits for the others.
+    that have arrived so, and ``ahead`` what waits for the others, both by the index of the warp.
     """
 
     name: str
@@ -214,7 +214,7 @@ class CountingBarrier:
     """The votes of bar.red by generation: the number of threads whose predicate is true, and of all threads."""
     waiters: list[Any] = field(default_factory=list)
     gathering: dict[int, list[WarpPart]] = field(default_factory=dict)
-    ahead: list[Any] = field(default_factory=list)
+    ahead: dict[int, list[Any]] = field(default_factory=dict)
 
     def gather(self, warp: int, part: WarpPart, alive: int) -> None:
         """Adds lanes of a warp. It counts once all lanes in the mask ``alive``, which have not exited, are here."""
@@ -242,7 +242,7 @@ class CountingBarrier:
         for part in parts:
             part.counted(self.generation)
         self.arrive(WARP_SIZE, parts[0].needed, everybody=False)
-        self.wakeups.release(self.ahead)
+        self.wakeups.resume_all(self.ahead.pop(warp, ()))
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
         """Counts arriving threads; ``needed`` of them complete the barrier. Returns the generation they belong to."""

@@ -170,7 +170,7 @@ def wait_for_warp(f: Fragment, site: Site) -> object:
             for other in list(warp.fragments):
                 if other.joins and other in other.joins[-1].arrived:
                     go_on_alone(other.joins[-1])
-            barrier.ahead.append(f)
+            barrier.ahead.setdefault(warp.index, []).append(f)
             return f.grid.wakeups.suspend(f, barrier, "waits for the other lanes of its warp", site)
     return None
 

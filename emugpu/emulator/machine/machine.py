@@ -279,7 +279,7 @@ class Machine:
             self._stop(fragment, fragment.block)
             return False
         functions, counts, registers = self.code.functions, self.block_counts, fragment.registers
-        join_block, warp = fragment.join_block, fragment.warp
+        join_block = fragment.join_block
         block = fragment.block
         turn = FIRST_LOOK if self.watched else self.schedule.budget() or FIRST_LOOK
         woken = self.standby.woken
@@ -291,7 +291,7 @@ class Machine:
         later = 0 if stop is not None else turn - budget
         try:
             while True:
-                if engine is not None and (stop is not None or (engine.enters[block] and not warp.arriving)):
+                if engine is not None and (stop is not None or engine.enters[block]):
                     block, following, before = engine.run(fragment, block, budget, stop)
                     budget -= before
                     stop = None

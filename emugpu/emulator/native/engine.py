@@ -153,7 +153,7 @@ class NativeEngine(FragmentRunner):
         """Passes a ready fragment to native code. Returns False if Python must run it."""
         block = f.block
         meets = block == f.join_block
-        if block < 0 or f.warp.arriving or not (self.begins[block] or meets):
+        if block < 0 or f.warp.arriving or f.warp.gathering or not (self.begins[block] or meets):
             return False
         cta = now.ctas.get(f.cta)
         if cta is None:

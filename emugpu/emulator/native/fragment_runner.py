@@ -156,8 +156,9 @@ class FragmentRunner:
 
     def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> bool:
         """Passes these registers to the interpreter, and whose they are. Returns False if it is impossible."""
-        if f.tokens and f.warp in f.tokens:
-            # Lanes have met, but Python has not yet finished the instruction at which they met.
+        if f.warp.arriving or (f.tokens and f.warp in f.tokens):
+            # Lanes of the warp wait for one another at a barrier; or they have met, but Python has not yet finished the
+            # instruction at which they met.
             return False
         file: File | None = f.native
         if file is None:

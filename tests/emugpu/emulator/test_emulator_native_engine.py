@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from native_engine import PREFIX, Listener, library, outcome, same, watched
+from native_engine import PREFIX, Listener, library, listened, outcome, same, watched
 from ptx_programs import WORDS, module_of, source
 
 from emugpu.emulator import Device, Fault, Livelock, Module
@@ -375,15 +374,6 @@ def test_events_of_short_programs_are_the_same(name):
     python, native = (listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
     assert [name for name, *_ in python.seen].count("Access") >= 2
     assert python.seen == native.seen
-
-
-def listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int) -> Listener:
-    listener, device = Listener(), Device(schedule=schedule, seed=seed, library=engine)
-    out = device.alloc(65536)
-    device.memset(out, 1, 65536)
-    with suppress(Fault):
-        device.launch(module_of(text), grid=2, block=threads, arguments=[out], sinks=[listener])
-    return listener
 
 
 # ---- registers, block by block ----
