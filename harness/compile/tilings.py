@@ -34,9 +34,9 @@ HAND_OVER = 2000
 """Cycles from a team's barrier to the value of its counter, and back: two round trips through L2 with a release."""
 PARTIAL_SLOWER = 4
 """Cost of a byte of partial sums relative to a byte that TMA loads from L2."""
-ALIKE_LAST = (1, 2)
-"""Of choices with the same estimate, those with this cluster come last. In 27 of 31 pairs measured on H200s, 128x128 in
-clusters of 2x1 was faster, by 2.6 % on average (results/nvidia-h200-tiles.json, and 840x7168x18432 by `harness tune`).
+ALIKE_LAST = ((128, 128), (1, 2))
+"""Of choices with the same estimate, those with this tile and cluster come last. In 27 of 31 pairs measured on H200s,
+clusters of 2x1 were faster, by 2.6 % on average (results/nvidia-h200-tiles.json, and 840x7168x18432 by `harness tune`).
 """
 LEAST_K_STEPS, K_STEP = 4, 128
 """Least K steps of a part of a tile, each 128 bytes deep."""
@@ -87,7 +87,7 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
         if tiling.least_m <= _rows(shape) and (tiling.most_m is None or _rows(shape) <= tiling.most_m)
         for split in _splits(tiling, shape, asked)
     ]
-    return sorted(found, key=lambda one: (one.cycles, one.tiling.cluster == ALIKE_LAST))
+    return sorted(found, key=lambda one: (one.cycles, (one.tiling.mma_shape, one.tiling.cluster) == ALIKE_LAST))
 
 
 def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]:
