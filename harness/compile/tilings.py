@@ -34,9 +34,10 @@ HAND_OVER = 2000
 """Cycles from a team's barrier to the value of its counter, and back: two round trips through L2 with a release."""
 PARTIAL_SLOWER = 4
 """Cost of a byte of partial sums relative to a byte that TMA loads from L2."""
-ALIKE_LAST = ((128, 128), (1, 2))
-"""Of choices with the same estimate, those with this tile and cluster come last. In 27 of 31 pairs measured on H200s,
-clusters of 2x1 were faster, by 2.6 % on average (results/nvidia-h200-tiles.json, and 840x7168x18432 by `harness tune`).
+APART, APART_MOST_ROWS = 1.05, 1300
+"""With at most so many rows of A, work takes so many times as long if the CTAs of a cluster do not share their rows of
+B. Fitted to 34 problems on an H100 (results/nvidia-h100-tiles.json), where the choice takes on average 1.013 times as
+long as the fastest one measured, and 1.032 times without this factor; on an H200 1.0006 and 1.0030.
 """
 LEAST_K_STEPS, K_STEP = 4, 128
 """Least K steps of a part of a tile, each 128 bytes deep."""
@@ -87,7 +88,7 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
         if tiling.least_m <= _rows(shape) and (tiling.most_m is None or _rows(shape) <= tiling.most_m)
         for split in _splits(tiling, shape, asked)
     ]
-    return sorted(found, key=lambda one: (one.cycles, (one.tiling.mma_shape, one.tiling.cluster) == ALIKE_LAST))
+    return sorted(found, key=lambda one: one.cycles)
 
 
 def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]:
@@ -132,4 +133,6 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     if _rows(shape) > FEW_ROWS:
         ctas = ceil(m / rows) * ceil(n / columns) * split * max(1, len(shape.groups))
         work *= (ctas / sms / waves) ** (1 - WAVES)
+        if _rows(shape) <= APART_MOST_ROWS and (cn if tiling.swapped else cm) == 1:
+            work *= APART
     return Estimate(tiling, split, waves, work, dram, handing_over)

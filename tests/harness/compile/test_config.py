@@ -130,10 +130,10 @@ def test_sizes_are_read():
         ((2500, 5120, 13824), (128, 160), (2, 1), False, (128, 160)),
         # 6.97 of 7 waves; of 128x256 6.06.
         ((5120, 5120, 13824), (128, 224), (2, 1), False, (128, 160)),
-        # Three rows of tiles: half of a cluster along M would be outside C, so its two tiles lie along N, swapped.
-        ((384, 5120, 13824), (128, 128), (2, 1), False, (128, 128)),
-        # Swapped: 4 x 208 is 832, of 128 rows 896 or 1024 are paid for.
-        ((777, 8192, 8192), (128, 208), (2, 1), False, (128, 208)),
+        # Three rows of tiles: half of a cluster along M would be outside C, so its two tiles lie along N.
+        ((384, 5120, 13824), (128, 128), (1, 2), False, (128, 128)),
+        # Swapped: 4 x 208 is 832, of 128 rows 896 or 1024 are paid for. The CTAs of a cluster share their rows of B.
+        ((777, 8192, 8192), (128, 208), (1, 2), False, (128, 208)),
     ],
 )
 def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster, ping_pong, across):
