@@ -21,20 +21,34 @@ Describe = Callable[[str, str, str, Overlap], Finding]
 """Makes the finding about bytes that a later and an earlier operation touch, from their names and the place."""
 
 
-class StillRunning(NamedTuple):
-    """The earlier launches of a stream that may still run when a launch starts and when its griddepcontrol.wait
-    returns. The same, with the launch itself, for when it lets the next one start early, and for when it has ended.
+class Pending(NamedTuple):
+    """The earlier launches of a stream of which something is still to come at a moment.
 
-    ``unseen`` is the launch in front of it if all its CTAs have exited when it starts, and perhaps not all that they
-    have written is visible. ``next_unseen`` is the same for the next launch.
+    Those in ``running`` may still run. Of those in ``unseen`` all CTAs have exited, and perhaps not all that they have
+    written is visible.
     """
 
-    at_start: Launches = frozenset()
-    after_wait: Launches = frozenset()
-    at_next_start: Launches = frozenset()
-    at_end: Launches = frozenset()
+    running: Launches = frozenset()
     unseen: Launches = frozenset()
-    next_unseen: Launches = frozenset()
+
+    def behind(self, number: int) -> Pending:
+        """Returns the launches with greater numbers."""
+        return Pending(*(frozenset(one for one in part if one > number) for part in self))
+
+    @property
+    def all(self) -> Launches:
+        return self.running | self.unseen
+
+
+class StillRunning(NamedTuple):
+    """The earlier launches that are pending when a launch starts and when its griddepcontrol.wait returns. The same,
+    with the launch itself, for when it lets the next one start early, and for when it has ended.
+    """
+
+    at_start: Pending = Pending()
+    after_wait: Pending = Pending()
+    at_next_start: Pending = Pending()
+    at_end: Pending = Pending()
 
 
 NOTHING_RUNS = StillRunning()
@@ -42,16 +56,14 @@ NOTHING_RUNS = StillRunning()
 
 def still_running(launch: int, footprint: Footprint, before: StillRunning) -> StillRunning:
     """Returns what may still run at the moments of a launch. ``before`` says it of the launch in front of it."""
-    at_start: Launches = frozenset()
-    after_wait: Launches = frozenset()
-    unseen: Launches = frozenset()
+    at_start = after_wait = Pending()
     if footprint.early is not None:
-        at_start, after_wait, unseen = before.at_next_start, before.at_end, before.next_unseen
-    at_next_start = at_end = after_wait if footprint.waits else at_start
+        at_start, after_wait = before.at_next_start, before.at_end
+    at_end = after_wait if footprint.waits else at_start
     if footprint.triggers:
-        at_next_start = (after_wait if footprint.waits_before_it_lets else at_start) | {launch}
-    next_unseen = frozenset() if footprint.triggers else frozenset((launch,))
-    return StillRunning(at_start, after_wait, at_next_start, at_end, unseen, next_unseen)
+        let = after_wait if footprint.waits_before_it_lets else at_start
+        return StillRunning(at_start, after_wait, let._replace(running=let.running | {launch}), at_end)
+    return StillRunning(at_start, after_wait, at_end._replace(unseen=at_end.unseen | {launch}), at_end)
 
 
 def early_races(
@@ -61,18 +73,17 @@ def early_races(
 
     ``running`` says what may still run at the moments of the launch.
     """
-    if mine.early is None:
+    if mine.early is None or number not in running.at_start.all:
         return
+    runs = number in running.at_start.running
+    touched = other if runs else other.writes()
     found = None
-    if number in running.at_start:
-        for found in other.overlaps(mine.early):
-            yield early_access, *found
-        for pair in other.overlaps(mine.all) if found is None and number in running.after_wait else ():
-            yield uncovered_access, *pair
-    elif number in running.unseen:
-        for found in other.writes().overlaps(mine.early):
-            yield unseen_access, *found
-    if found is None and number in running.at_start | running.unseen:
+    for found in touched.overlaps(mine.early):
+        yield early_access if runs else unseen_access, *found
+    if found is None and number in running.after_wait.all:
+        for found in touched.overlaps(mine.all):
+            yield uncovered_access, *found
+    if found is None:
         for pair in other.writes().overlaps(mine.incoherent):
             yield incoherent_access, *pair
 
@@ -130,7 +141,7 @@ def uncovered_access(later: str, earlier: str, where: str, found: Overlap) -> Fi
     return Finding(
         "race-launches", "error",
         f"{what}, and a launch between the two starts early and does not wait: it may end, and let the later one go "
-        "on, while the earlier one runs", None,
+        "on, before what the earlier one does is over and visible", None,
         missing="no griddepcontrol.wait in a launch between the two, which started early",
         fix="griddepcontrol.wait (cudaGridDependencySynchronize) in the launch between the two as well",
     )  # fmt: skip

@@ -162,7 +162,7 @@ class StreamOrder:
         if footprint is not None:
             before = stream.running[-1].running if stream.running else NOTHING_RUNS
             over = max(self._clock_of_others(stream).get(stream.handle, 0), stream.dropped)
-            before = StillRunning(*(frozenset(number for number in part if number > over) for part in before))
+            before = StillRunning(*(part.behind(over) for part in before))
             operation.running = still_running(operation.number, footprint, before)
         for other in self._streams.values():
             if other.dropped > clock.get(other.handle, 0) and other is not stream:

@@ -32,7 +32,7 @@ def races_of(
     for number, footprint in enumerate(footprints):
         running = still_running(number, footprint, running)
         footprint.close()
-        for before in sorted(running.at_start | running.unseen):
+        for before in sorted(running.at_start.all):
             for describe, (base, _), overlap in early_races(footprint, before, footprints[before].all, running):
                 where = f"{overlap.nbytes} bytes at {name_of(base)} + {overlap.place}"
                 about = (launches[number].where, launches[before].where, where, overlap)

@@ -184,6 +184,34 @@ def test_a_launch_may_start_before_the_last_but_one_has_ended(name, tmp_path):
     assert len(others) == bool(what) and all(what in one for one in others), found.reasons
 
 
+UNSEEN = "and may do so before that is visible"
+NONE_LETS = {
+    "the second one does neither": ("nothing", EARLY, "copy", UNSEEN),
+    "the second one lets": ("let", EARLY, "copy", UNSEEN),
+    "the second one lets, then waits": ("let_and_wait", EARLY, "copy", UNSEEN),
+    "the second one waits": ("wait", EARLY, "copy", ""),
+    "the second one waits, then lets": ("copy_after_and_let", EARLY, "copy", ""),
+    "the second one may not start early": ("nothing", "overlap = false", "copy", ""),
+    "the third one waits": ("nothing", EARLY, "copy_after", UNCOVERED),
+    "the second and the third one wait": ("wait", EARLY, "copy_after", ""),
+}
+
+
+@pytest.mark.parametrize("name", NONE_LETS)
+def test_what_a_launch_writes_may_be_invisible_to_the_last_but_one(name, tmp_path):
+    """The first launch lets none start early: the second starts when its CTAs have exited, the third soon after."""
+    second, overlap, third, what = NONE_LETS[name]
+    launches = ("fill", "q", "p", ""), (second, "q", "r", overlap), (third, "p", "q", EARLY)
+    found = verdict(tmp_path, *launches, grid=2)
+    others = [one.message for one in found.findings if "launch[0]" in one.message and "launch[2]" in one.message]
+    assert len(others) == bool(what) and all(what in one for one in others), found.reasons
+
+
+def test_the_last_but_one_launch_has_read_when_its_ctas_have_exited(tmp_path):
+    launches = ("copy", "q", "p", ""), ("nothing", "q", "r", EARLY), ("fill", "r", "q", EARLY)
+    assert verdict(tmp_path, *launches).word == "clean"
+
+
 @pytest.mark.parametrize(("overlap", "word"), [("overlap = false", "clean"), (EARLY, RACE)])
 def test_a_launch_that_may_not_start_early_follows_all_in_front_of_it(overlap, word, tmp_path):
     launches = ("fill_and_let", "q", "p", ""), ("nothing", "q", "q", EARLY), ("copy", "p", "q", overlap)
