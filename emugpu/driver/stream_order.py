@@ -60,14 +60,26 @@ class StreamOperation:
 
 @dataclass(eq=False)
 class TrackedStream:
-    """A stream: what is over when its next operation starts, and its operations that may still run."""
+    """A stream: what is over when its next operation starts, and its operations that may still run.
+
+    ``dropped`` is the number of the last one that is not kept, and ``dropped_writes`` says of the bases of what such
+    operations write who wrote there last. Both are empty if the host knows that all of them are over.
+    """
 
     handle: int
     blocks: bool
     clock: Clock = field(default_factory=dict)
     count: int = 0
     dropped: int = 0
+    dropped_writes: dict[int, str] = field(default_factory=dict)
     running: list[StreamOperation] = field(default_factory=list)
+
+    def add(self, operation: StreamOperation) -> None:
+        self.running.append(operation)
+        if len(self.running) > KEPT:
+            first = self.running.pop(0)
+            self.dropped = first.number
+            self.dropped_writes |= {base: first.name for base, _ in first.touched.written()}
 
 
 class StreamOrder:
@@ -147,6 +159,7 @@ class StreamOrder:
             stream.running = [one for one in stream.running if one.number > over]
             if over >= stream.dropped:
                 stream.dropped = 0
+                stream.dropped_writes.clear()
 
     # ---- operations ----
 
@@ -161,8 +174,14 @@ class StreamOrder:
         operation.number = stream.count = stream.count + 1
         if footprint is not None:
             before = stream.running[-1].running if stream.running else NOTHING_RUNS
-            over = max(self._clock_of_others(stream).get(stream.handle, 0), stream.dropped)
+            over = self._clock_of_others(stream).get(stream.handle, 0)
             before = StillRunning(*(part.behind(over) for part in before))
+            if footprint.early is not None and any(one <= stream.dropped for one in before.at_next_start.all):
+                self._log.not_looked_at(
+                    f"more than {KEPT} launches of a stream started early one after the other; those before the last "
+                    f"{KEPT} were not compared with the later ones"
+                )
+            before = StillRunning(*(part.behind(stream.dropped) for part in before))
             operation.running = still_running(operation.number, footprint, before)
         for other in self._streams.values():
             if other.dropped > clock.get(other.handle, 0) and other is not stream:
@@ -179,9 +198,7 @@ class StreamOrder:
                     races = early_races(footprint, earlier.number, earlier.touched, operation.running)
                     self._report(earlier, operation, races)
         stream.clock = joined(stream.clock, clock, {stream.handle: stream.count})
-        stream.running.append(operation)
-        if len(stream.running) > KEPT:
-            stream.dropped = stream.running.pop(0).number
+        stream.add(operation)
         if self._computed:
             self.computed(self._computed)
 
@@ -194,12 +211,13 @@ class StreamOrder:
     def end(self, pinned: Window) -> None:
         """Handles the end of the process. What it reads in pinned memory is not seen, but a wait must come first."""
         for stream in self._streams.values():
-            for one in stream.running:
-                if any(pinned.holds(base) for base, _ in one.touched.written()):
-                    self._log.not_looked_at(
-                        f"what the program reads of the pinned or managed memory that {one.name} writes: the host does "
-                        "not wait for it afterwards"
-                    )
+            writes = [(one.name, base) for one in stream.running for base, _ in one.touched.written()]
+            writes += [(name, base) for base, name in stream.dropped_writes.items()]
+            for name in dict.fromkeys(name for name, base in writes if pinned.holds(base)):
+                self._log.not_looked_at(
+                    f"what the program reads of the pinned or managed memory that {name} writes: the host does "
+                    "not wait for it afterwards"
+                )
 
     def _report(
         self, earlier: StreamOperation, later: StreamOperation, races: Iterable[tuple[Describe, Key, Overlap]]

@@ -7,9 +7,10 @@ import pytest
 from test_driver_programs import run_script
 
 from emugpu.check import footprint
-from emugpu.check.footprint import TouchedMemory
+from emugpu.check.footprint import Footprint, TouchedMemory
 from emugpu.driver.log import Log, judge
-from emugpu.driver.stream_order import LEGACY, NON_BLOCKING, StreamOperation, StreamOrder
+from emugpu.driver.memory import Window
+from emugpu.driver.stream_order import KEPT, LEGACY, NON_BLOCKING, StreamOperation, StreamOrder
 
 KERNELS = """
 .version 8.0
@@ -201,6 +202,12 @@ def test_the_finding_names_both_launches_and_what_is_missing():
     assert "griddepcontrol.wait" in finding.fix
 
 
+def touched_memory(order: StreamOrder, kind: int) -> TouchedMemory:
+    touched = TouchedMemory()
+    touched.add_range(order.key(4096), 4096, 0, 4096, kind)
+    return touched.close()
+
+
 def test_a_stream_that_does_not_block_stays_so_when_another_program_begins():
     """The clocks of streams that exist are renewed with the log of the next program."""
     for flags in (0, NON_BLOCKING):
@@ -209,10 +216,36 @@ def test_a_stream_that_does_not_block_stays_so_when_another_program_begins():
         before.stream(0x1000, flags)
         order = before.renewed(log)
         for stream in (0x1000, LEGACY):
-            touched = TouchedMemory()
-            touched.add_range(order.key(4096), 4096, 0, 4096, footprint.WRITE)
-            order.submit(StreamOperation("a fill", stream, touched.close()))
+            order.submit(StreamOperation("a fill", stream, touched_memory(order, footprint.WRITE)))
         assert bool(log.unlooked) == (flags == NON_BLOCKING)
+
+
+@pytest.mark.parametrize(
+    ("early", "host_waits", "unlooked"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_many_launches_that_start_early_one_after_the_other_are_not_compared_silently(early, host_waits, unlooked):
+    log = Log()
+    order = StreamOrder(log)
+    for number in range(KEPT + 2):
+        launch = Footprint(order.key, early and number > 0)
+        launch.close()
+        order.submit(StreamOperation("a launch", 0, touched_memory(order, footprint.READ)), launch)
+        if host_waits and number == KEPT // 2:
+            order.host_waits()
+    assert bool(log.unlooked) == unlooked, log.unlooked
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_many_operations_after_a_write_to_pinned_memory_do_not_hide_that_the_host_never_waits_for_it(waits):
+    log, pinned = Log(), Window("pinned", 4096, 4096, 0)
+    order = StreamOrder(log)
+    order.submit(StreamOperation("a copy", 0, touched_memory(order, footprint.WRITE)))
+    for _ in range(KEPT + 1):
+        order.submit(StreamOperation("a launch", 0, TouchedMemory().close()))
+    if waits:
+        order.host_waits()
+    order.end(pinned)
+    assert bool(log.unlooked) == (not waits), log.unlooked
 
 
 @pytest.mark.parametrize("whole", [False, True])
