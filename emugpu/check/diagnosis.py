@@ -179,6 +179,8 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
     if second.kind == "map":
         missing = observer.misses(first)
         return _stale_map(first, missing) if missing else None
+    if first.site.is_incoherent or second.site.is_incoherent:
+        return _incoherent(first, second)
     clock = observer.clock
     row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
 
@@ -210,6 +212,28 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             "fence.proxy.async after the read, before the arrival",
         )  # fmt: skip
     return None
+
+
+def _incoherent(first: Record, second: Record) -> Diagnosis:
+    """Diagnoses an ordered read and write of memory that a load needs to be read-only while the kernel runs.
+
+    It is a warning if the write comes later, as in kernels that work in place, and for .L1::no_allocate, by which
+    DeepEP reads what others write.
+    """
+    fix = "ld.global without .nc (no const __restrict__ and no __ldg)"
+    if second.writes:
+        return Diagnosis(
+            "incoherent-load", "warning",
+            f"{_name(second)} overwrites what {_name(first)} has read, and nobody may write that while the kernel runs",
+            "no order between the two: compilers may move the load behind a barrier", fix,
+        )  # fmt: skip
+    tolerated = any("no_allocate" in word for word in second.site.modifiers)
+    return Diagnosis(
+        "incoherent-load", "warning" if tolerated else "error",
+        f"{_name(second)} may find what was there before {_name(first)}, which the same kernel makes",
+        "no barrier and no fence orders such a load: compilers may move it before the write, and its cache may hold "
+        "the old bytes", fix,
+    )  # fmt: skip
 
 
 def _stale_map(first: Record, missing: str) -> Diagnosis:
@@ -346,4 +370,5 @@ def _name(record: Record) -> str:
         return f"the {record.site.verb}"
     if record.kind != "generic":
         return _NAMES[record.kind]
-    return f"the {'write' if record.writes else 'read'} by {record.site.opcode}"
+    opcode = "ld.global.nc" if "nc" in record.site.modifiers else record.site.opcode
+    return f"the {'write' if record.writes else 'read'} by {opcode}"

@@ -31,6 +31,7 @@ class SynchronisationRule:
 _ERRORS = {
     "race-shared": "Conflicting accesses to shared memory are ordered.",
     "race-global": "Conflicting accesses to global memory are ordered.",
+    "incoherent-load": "Nothing that a kernel loads by ld.global.nc or ldu is written while it runs.",
     "race-launches": "Launches and copies that touch the same memory are ordered: by a stream, an event, or the host.",
     "stage-read-early": "An MMA reads a stage only after its thread has waited for the copies into it.",
     "stage-refilled-early": "A stage is written again only after the MMAs that read it are known to be complete.",

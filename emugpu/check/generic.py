@@ -36,7 +36,7 @@ from emugpu.check.history import ACQUIRES, ATOMICS, RELEASES, SCOPES, WEAK, Obse
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
-from emugpu.check.shadow import owner, places_of, record_of
+from emugpu.check.shadow import READ_ONLY, owner, places_of, record_of
 from emugpu.check.signals_for_lanes import Found
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
@@ -195,7 +195,8 @@ class GenericProxy:
                 memory.access(event.where, event.nbytes * event.items, record, moment.observer)
         else:
             self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
-            self._note_incoherent((event,))
+            if site.is_incoherent:
+                self.model.note_incoherent((event,))
         if writes:
             self.model.unused.executed(agent, site)
             self._release(event, thread, scope)
@@ -212,6 +213,9 @@ class GenericProxy:
         elif run.space == "global":
             moment = self.model.threads.of(run.agent).accessing(run.lanes)
             own = owner(moment.space, moment.who)
+            if self.model.has_incoherent and next(iter(run)).site.is_incoherent:
+                self.model.note_incoherent(run)
+                own = READ_ONLY
             self.model.note_chunks(run.base, run.mode != "read", run.chunks, run.whole, moment.clock)
             allocation = self.model.allocation(run.base)
             if moment.observer.behind and allocation is not None:
@@ -220,17 +224,10 @@ class GenericProxy:
                     places, nbytes = places_of(event)
                     about = (event.agent, event.site, kind, moment.observer)
                     self.model.note_behind(allocation, places, nbytes, *about)
-            self._note_incoherent(run)
             accesses = ((event, moment) for event in run)
             self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
         if run.mode != "read":
             self.overwrite(run)
-
-    def _note_incoherent(self, accesses: Iterable[Access]) -> None:
-        if self.model.has_incoherent:
-            for event in accesses:
-                if "nc" in event.site.modifiers:
-                    self.model.note_incoherent(event)
 
     def _read_responses(self, accesses: Iterable[Access], chunks: Chunks, agent: Agent, cta: int) -> None:
         """Reports a warp that loads the parts of a launch-control response one by one. Stores end the response."""

@@ -254,7 +254,7 @@ class Histories:
         self.ordered: list[tuple[Record, Record]] = []
         """The ordered pairs of the last step whose first access is of a kind in ``asked``.
 
-        A pair of generic accesses is in it only if the read may not see the write.
+        A pair of generic accesses is in it only if the read may not see the write, or is a load by ld.global.nc.
         """
 
     @property
@@ -291,10 +291,10 @@ class Histories:
         is_generic = read.kind in GENERIC
         for number, write in enumerate(history.writes):
             passed = observer.hears_of(write, read)
-            if passed and is_generic and observer.sees(write):
+            if passed and is_generic and observer.sees(write) and not read.site.is_incoherent:
                 continue
             if passed and observer.follows(write):
-                if write.kind in self._asked:
+                if write.kind in self._asked or read.site.is_incoherent:
                     self.ordered.append((write, read))
             elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
@@ -330,7 +330,7 @@ class Histories:
         for entry in history.reads:
             read = entry.last
             if observer.hears_of(read, write) and observer.follows(read):
-                if read.kind in asked:
+                if read.kind in asked or read.site.is_incoherent:
                     self.ordered.append((read, write))
                 continue
             kept_reads.append(entry)

@@ -78,10 +78,9 @@ class Model:
         warp.
         """
         self.queries_responses = any(site.verb == "clusterlaunchcontrol.query_cancel" for site in sites)
-        self.has_incoherent = (
-            footprint is not None and footprint.early is not None and any("nc" in site.modifiers for site in sites)
-        )
-        """Whether the footprint wants to know of loads by ld.global.nc."""
+        self.incoherent = np.array([site.is_incoherent for site in sites])
+        """By instruction: whether it is a load by ld.global.nc or ldu."""
+        self.has_incoherent = bool(self.incoherent.any())
         self.has_arrivals = any(
             site.opcode in ("bar", "barrier") and "arrive" in site.modifiers and "cluster" not in site.modifiers
             for site in sites
@@ -180,14 +179,17 @@ class Model:
             chunks = np.array([chunk for chunk, _ in parts], np.int64)
             self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, clock)
 
-    def note_incoherent(self, event: Access) -> None:
-        """Adds a load by ld.global.nc to the footprint."""
-        places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
-        allocation = self.allocation(int(places[0]))
-        if self.footprint is not None and allocation is not None:
-            whole, parts = chunks_of(places - allocation.base, event.nbytes * event.items)
-            chunks = np.array([chunk for chunk, _ in parts], np.int64)
-            self.footprint.add_incoherent(allocation.base, allocation.nbytes, chunks, whole)
+    def note_incoherent(self, loads: Iterable[Access]) -> None:
+        """Adds loads by ld.global.nc to the footprint of a launch that may start early."""
+        if self.footprint is None or self.footprint.early is None:
+            return
+        for event in loads:
+            places, nbytes = places_of(event)
+            allocation = self.allocation(int(places[0]))
+            if allocation is not None:
+                whole, parts = chunks_of(places - allocation.base, nbytes)
+                chunks = np.array([chunk for chunk, _ in parts], np.int64)
+                self.footprint.add_incoherent(allocation.base, allocation.nbytes, chunks, whole)
 
     def note_chunks(
         self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], clock: Clock | None
@@ -259,7 +261,12 @@ class Model:
         for first, second in ordered:
             found = diagnosis.ordered(first, second, who, space, holder)
             if found is not None:
-                self.blame(found, first, second, self._bytes(space, place, nbytes, holder), who.clock)
+                tell = partial(self.blame, found, first, second, self._bytes(space, place, nbytes, holder), who.clock)
+                is_held = found.rule == "incoherent-load" and self.unused.holds(
+                    Conflict(first, second, False, "one" if first.writes else "of warp"), found.rule, tell
+                )
+                if not is_held:
+                    tell()
 
     def _judge_tensor(
         self,

@@ -294,6 +294,10 @@ Known = Iterable[tuple[Access, Moment]]
 """Accesses of threads, each with the thread's moment."""
 
 
+READ_ONLY = -1
+"""The owner of what loads by ld.global.nc read, which no thread may write."""
+
+
 def owner(space: Components, who: int) -> int:
     """Returns a number for a component that is unique among all clusters; 0 stands for no component."""
     return (space.number << 32) + who + 1
@@ -302,8 +306,8 @@ def owner(space: Components, who: int) -> int:
 class ShadowAllocation:
     """Records accesses to an allocation in global memory.
 
-    As long as the allocation is only read, or only one thread accesses each of its chunks, no accesses are out of
-    order. Until then the accesses stay pending and take no room in histories.
+    As long as the allocation is only read, or only one thread accesses each of its chunks, and writes none that is read
+    by ld.global.nc, no accesses are out of order. Until then the accesses stay pending and take no room in histories.
     """
 
     def __init__(self, name: str, base: int, nbytes: int, memory: ShadowMemory) -> None:

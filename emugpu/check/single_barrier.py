@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from emugpu.check.clocks import OWN, Clock
 from emugpu.check.model import SHARED_BYTES, Model
-from emugpu.check.shadow import owner
+from emugpu.check.shadow import READ_ONLY, owner
 from emugpu.check.threads import Moment, TrackedCta
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent, Site
@@ -206,7 +206,10 @@ class SingleBarrierCtas:
         entries = part.entries
         stores = entries["flags"] & Traced.STORE != 0
         self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
-        owners = np.repeat(self._owners[entries["warp"]], counts)
+        owners = self._owners[entries["warp"]]
+        if self._model.has_incoherent:
+            owners = np.where(self._model.incoherent[entries["site"]], READ_ONLY, owners)
+        owners = np.repeat(owners, counts)
         for base in np.unique(entries["base"]).tolist():
             mine = entries["base"] == base
             of_base = np.repeat(mine, counts)

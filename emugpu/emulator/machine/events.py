@@ -60,6 +60,11 @@ class Site:
         parts = 2 if self.modifiers[:2] == ("async", "bulk") else 1
         return ".".join((self.opcode, *self.modifiers[:parts]))
 
+    @property
+    def is_incoherent(self) -> bool:
+        """Whether it loads what nobody may write while the kernel runs (PTX ISA, ``ld.global.nc`` and ``ldu``)."""
+        return self.opcode == "ldu" or "nc" in self.modifiers
+
 
 # ---- the grid ----
 
@@ -175,7 +180,7 @@ class Access(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Accesses:
     """Consecutive loads or stores of a fragment, with nothing in between: an iterable of each `Access`. Only a
-    `DeferredSink` gets them.
+    `DeferredSink` gets them. All or none of the loads are incoherent.
 
     ``agent`` is that of the first one; guards may leave fewer lanes to some of them, and ``lanes`` are those of all.
     ``base`` is the base of the only allocation of global memory that they access, or 0 if there is not exactly one.

@@ -65,15 +65,17 @@ class Trace:
         self._sites = sites
         self.library = library
         self.accesses = accesses
-        kinds = [*dict.fromkeys((verb, space) for verb, space, _, _ in accesses.values())]
+        kind_of = {index: (*about[:2], sites[index].is_incoherent) for index, about in accesses.items()}
+        kinds = [*dict.fromkeys(kind_of.values())]
         self.kinds = np.full(len(sites) + 1, -1)
         self.items = np.zeros(len(sites) + 1, np.int64)
         self.sizes = np.zeros(len(sites) + 1, np.int32)
-        """The instructions with the same verb and state space, the items that a lane accesses, and their bytes, by
-        instruction.
+        """The instructions with the same verb and state space, all or none of them incoherent; the items that a lane
+        accesses, and their bytes, by instruction.
         """
-        for index, (verb, space, nbytes, items) in accesses.items():
-            self.kinds[index], self.items[index], self.sizes[index] = kinds.index((verb, space)), items, nbytes * items
+        for index, (_, _, nbytes, items) in accesses.items():
+            kind = kinds.index(kind_of[index])
+            self.kinds[index], self.items[index], self.sizes[index] = kind, items, nbytes * items
         self._warps: dict[tuple[int, int, int], int] = {}
         self.who: list[tuple[int, int, int]] = []
         self._agents: dict[tuple[int, int], Agent] = {}
