@@ -7,7 +7,7 @@ from typing import NamedTuple
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer, Record
-from emugpu.check.same_values import are_alike, write_the_same
+from emugpu.check.same_values import are_alike
 from emugpu.check.signals_for_lanes import Behind
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "response")
@@ -58,6 +58,12 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     if old.writes and new.writes:
         return _two_writes(old, new, space)
     read, write = (new, old) if old.writes else (old, new)
+    if conflict.is_alike:
+        return Diagnosis(
+            f"race-{space}", "warning",
+            f"{_name(read)} finds the value of {_name(write)}, or of another write of the same value in this run",
+            "no path from the write to the read", "one thread writes it, or each has a place of its own", new is write,
+        )  # fmt: skip
     # Report the pair in the order it should have: a late write follows the read, an early read the write.
     swap = (new is write) != conflict.late
     executed = observer.clock.knows(old.space, old.who, old.time, EXECUTION)
@@ -158,7 +164,7 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
 
 def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
     swap = new.site.line < old.site.line
-    if are_alike(old.site, new.site) and write_the_same(old, new):
+    if are_alike(old, new):
         return Diagnosis(
             f"race-{space}", "note", "several threads write the same values to one place",
             "no path from one write to the other", "one thread writes it", swap,

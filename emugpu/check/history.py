@@ -12,15 +12,16 @@ agent knows that the read was issued.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
+from emugpu.check.same_values import are_alike
 from emugpu.check.signals_for_lanes import Behind, LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
 
@@ -179,19 +180,27 @@ class Reads(NamedTuple):
     last: Record
     is_one: bool = True
 
+    def saw(self, write: Record) -> bool:
+        """Returns whether a write before the reads that are kept happened before all of them."""
+        if write.who == self.first.who and write.space is self.first.space:
+            return True
+        return self.first.knew(write)
+
 
 class AccessHistory(NamedTuple):
     """The accesses to a place.
 
     ``writes`` holds the last write and the writes unordered with it, ``reads`` the reads since then and the unordered
     ones, and ``old`` the writes and reads of the previous generation. ``found`` holds the strong reads that have found
-    the value of the last write, the first of each component; an atomic has found its own.
+    the value of the last write, the first of each component; an atomic has found its own. ``alike`` holds
+    the first write of each component among the unordered ones that ``writes`` has no room for, if all write the same.
     """
 
     writes: tuple[Record, ...] = ()
     reads: tuple[Reads, ...] = ()
     old: tuple[tuple[Record, ...], tuple[Reads, ...]] | None = None
     found: tuple[Record, ...] = ()
+    alike: tuple[Record, ...] = ()
 
     def is_found(self, number: int, observer: Observer) -> bool:
         """Returns whether an observer follows a strong read that has found the write of this number in ``writes``.
@@ -220,6 +229,16 @@ class AccessHistory(NamedTuple):
 UNTOUCHED = AccessHistory()
 
 
+def is_sure(write: Record, others: Iterable[Record], saw: Callable[[Record], bool]) -> bool:
+    """Returns whether a reader finds the value of a write in any case: it has seen one of the others, which are in no
+    order with the write, and that one has the same value. The reader finds it or a later one (PTX ISA 8.10, causality).
+
+    ``saw`` says whether the reader has seen a write. Writes of the same value one after the other do not count: their
+    values may be the same by chance.
+    """
+    return write.stored is not None and any(saw(one) and are_alike(one, write) for one in others if one is not write)
+
+
 def different(numbers: NDArray[np.int32]) -> list[int]:
     """Returns the distinct numbers, ascending."""
     ordered = np.sort(numbers)
@@ -230,13 +249,15 @@ class Conflict(NamedTuple):
     """Two unordered accesses.
 
     ``late``: the write comes too early after the read; otherwise the read comes too early. ``reads``: the read stands
-    for itself, for all reads of its warp by its instruction, or for any reads.
+    for itself, for all reads of its warp by its instruction, or for any reads. ``is_alike``: the reader finds the value
+    that the write stores in any case.
     """
 
     old: Record
     new: Record
     late: bool
     reads: Literal["one", "of warp", "any"] = "any"
+    is_alike: bool = False
 
 
 class Histories:
@@ -299,7 +320,8 @@ class Histories:
             elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
                 is_late = _is_late(read, write, old_writes, old_reads)
-                self.conflicts.append(Conflict(write, read, is_late, "one"))
+                is_alike = is_sure(write, chain(history.writes, history.alike), observer.sees)
+                self.conflicts.append(Conflict(write, read, is_late, "one", is_alike))
         history = history.with_finder(read)
         for n, entry in enumerate(history.reads):
             if entry.last.who == read.who and entry.last.site is read.site and entry.last.space is read.space:
@@ -326,6 +348,8 @@ class Histories:
                 kept_writes.append(earlier)
                 if not earlier.agrees(write):
                     self.conflicts.append(Conflict(earlier, write, False))
+        alike = [one for one in history.alike if not observer.follows(one)]
+        unordered = [*kept_writes, *alike]
         keeps_all = len(history.reads) < READS_KEPT
         for entry in history.reads:
             read = entry.last
@@ -337,9 +361,15 @@ class Histories:
             if not read.agrees(write):
                 is_late = _is_late(read, write, history.writes, history.reads)
                 reads: Literal["one", "of warp"] = "one" if entry.is_one else "of warp"
-                self.conflicts.append(Conflict(read, write, is_late, reads if keeps_all else "any"))
+                is_alike = is_sure(write, unordered, entry.saw)
+                self.conflicts.append(Conflict(read, write, is_late, reads if keeps_all else "any", is_alike))
         writes = (write, *kept_writes[:UNORDERED_KEPT])
-        return AccessHistory(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
+        new = AccessHistory(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
+        dropped = kept_writes[UNORDERED_KEPT:]
+        if (dropped or alike) and kept_writes and all(are_alike(write, one) for one in kept_writes):
+            first = {(one.space, one.who): one for one in (*dropped, *alike)}
+            new = new._replace(alike=tuple(first.values()))
+        return new
 
     def keep_only(self, numbers: Iterable[int]) -> NDArray[np.int32]:
         """Deletes all other histories. Returns the new number of each one, and -1 for deleted ones and for -1."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.history import Record
 from emugpu.emulator.machine.events import Site
+
+if TYPE_CHECKING:
+    from emugpu.check.history import Record
 
 LARGEST_ITEM = 8
 
 
-def are_alike(one: Site, other: Site) -> bool:
-    """Returns whether two writes are one instruction, or store the same register or number, as in an unrolled loop."""
+def are_alike(one: Record, other: Record) -> bool:
+    """Returns whether two stores are by one instruction, or of the same register or number, as in an unrolled loop, and
+    write the same value to each byte that both of them write.
+    """
+    return _is_one_store(one.site, other.site) and _write_the_same(one, other)
+
+
+def _is_one_store(one: Site, other: Site) -> bool:
     if one is other:
         return True
     values = [site.text.partition("]")[2] for site in (one, other)]
     return one.opcode == other.opcode == "st" and one.modifiers == other.modifiers and values[0] == values[1]
 
 
-def write_the_same(one: Record, other: Record) -> bool:
+def _write_the_same(one: Record, other: Record) -> bool:
     """Returns whether two stores write the same value to each byte that both of them write, if that is known."""
     if one.stored == other.stored:
         return one.stored is not None

@@ -1,0 +1,67 @@
+"""CTAs that store the same value at the same places, and read it back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_programs import source
+
+from emugpu.check import Checker
+from emugpu.check.history import UNORDERED_KEPT
+from emugpu.emulator import Device, Module
+
+START = """
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd1, %rd0;
+xor.b32 %r1, %r0, 32; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd2, %rd0;
+mov.u32 %r2, %ctaid.x; mad.lo.u32 %r3, %r2, 64, %r0; mul.wide.u32 %rd3, %r3, 4; add.s64 %rd3, %rd3, %rd0;
+setp.eq.u32 %p1, %r2, 2; mov.b32 %r5, 42; mov.b32 %r7, 0;
+"""
+"""%rd1 and %rd2: words of the thread and of its neighbour in the other warp, for all CTAs. %rd3: a word of its own.
+%p1: CTA 2.
+"""
+STORE, LOAD, LOAD_OTHER = "st.global.b32 [%rd1], %r5;", "ld.global.b32 %r4, [%rd1];", "ld.global.b32 %r4, [%rd2];"
+KEEP = "st.global.b32 [%rd3+1024], %r4;"
+ROUND = STORE + LOAD + KEEP
+FLAG = """
+setp.ne.u32 %p2, %r0, 0; @%p2 bra OVER; setp.eq.u32 %p0, %r2, 0; @%p0 bra READ; @!%p1 bra OVER;
+AGAIN: st.global.b32 [%rd1], %r5; setp.eq.u32 %p0, %r7, 0; @%p0 red.release.gpu.global.add.u32 [%rd0+512], 1;
+add.u32 %r7, %r7, 1; setp.lt.u32 %p0, %r7, 2; @%p0 bra AGAIN; bra OVER;
+READ: ld.acquire.gpu.global.u32 %r6, [%rd0+512]; setp.eq.u32 %p0, %r6, 0; @%p0 bra READ;
+ld.global.b32 %r4, [%rd1]; st.global.b32 [%rd3+1024], %r4; OVER:
+"""
+"""CTA 2 stores twice and releases the first store, for which CTA 0 waits."""
+PROGRAMS = {
+    "read by the thread that stores": (ROUND, False),
+    "read by another warp behind a barrier": (STORE + "bar.sync 0;" + LOAD_OTHER + KEEP, False),
+    "read by another warp at once": (STORE + LOAD_OTHER + KEEP, True),
+    "a byte is read": (STORE + "ld.global.u8 %r4, [%rd1+1];" + KEEP, False),
+    "again and again": ("LOOP:" + ROUND + "add.u32 %r7, %r7, 1; setp.lt.u32 %p0, %r7, 3; @%p0 bra LOOP;", False),
+    "one CTA stores another value": ("@%p1 mov.b32 %r5, 43;" + ROUND, True),
+    "one CTA stores another value as well": (STORE + "@%p1 st.global.b32 [%rd1], %r7;" + LOAD + KEEP, True),
+    "one CTA only reads": ("@!%p1 " + STORE + LOAD + KEEP, True),
+    "read before the store": (LOAD + KEEP + STORE, True),
+    "each stores a second value": (STORE + "mov.b32 %r5, 43;" + ROUND, True),
+    "each adds to what it finds": (STORE + LOAD + "add.u32 %r5, %r4, 1;" + STORE, True),
+    "one CTA stores it again later": (FLAG, True),
+    "an atomic between": (STORE + "red.global.add.u32 [%rd1], 1;" + LOAD + KEEP, True),
+}
+
+
+MANY = 2 * UNORDERED_KEPT + 3
+
+
+@pytest.mark.parametrize(
+    ("name", "ctas"),
+    [(name, ctas) for name in PROGRAMS for ctas in (3, MANY) if (name, ctas) != ("an atomic between", MANY)],
+)
+def test_which_of_the_same_values_a_thread_finds_does_not_matter(name, ctas):
+    text, is_race = PROGRAMS[name]
+    for schedule, seed in (("fifo", 0), ("random", 1), ("random", 2)):
+        device, checker = Device(schedule=schedule, seed=seed), Checker()
+        out = device.upload(np.zeros(4096, np.uint32), "out")
+        device.launch(
+            Module.from_text(source(START + text + "ret;")), grid=ctas, block=64, arguments=[out], sinks=[checker]
+        )
+        found = {(one.rule, one.severity) for one in checker.report().findings}
+        assert ("race-global", "error" if is_race else "warning") in found
+        assert is_race or found == {("race-global", "note"), ("race-global", "warning")}
