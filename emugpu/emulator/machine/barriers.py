@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from emugpu.emulator.errors import Fault
@@ -218,8 +219,9 @@ class CountingBarrier:
 
     def gather(self, warp: int, part: WarpPart, alive: int) -> None:
         """Adds lanes of a warp. It counts once all lanes in the mask ``alive``, which have not exited, are here."""
-        self._expect(part.needed, everybody=False)
-        self.gathering.setdefault(warp, []).append(part)
+        parts = self.gathering.setdefault(warp, [])
+        self._expect(part.needed, False, parts)
+        parts.append(part)
         self._count_warp(warp, alive)
 
     def awaits(self, warp: int, lanes: int) -> bool:
@@ -246,15 +248,24 @@ class CountingBarrier:
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
         """Counts arriving threads; ``needed`` of them complete the barrier. Returns the generation they belong to."""
-        self._expect(needed, everybody)
+        self._expect(needed, everybody, chain(*self.gathering.values()) if everybody else ())
         self.arrived += threads
         generation = self.generation
         self._test()
         return generation
 
-    def _expect(self, needed: int, everybody: bool) -> None:
-        if self.arrived and (needed, everybody) != (self.needed, self.everybody):
-            raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before", "barrier")
+    def _expect(self, needed: int, everybody: bool, waiting: Iterable[WarpPart] = ()) -> None:
+        """Names the threads for which the barrier is. ``waiting``: lanes that have named some and do not count yet."""
+        named = [(part.needed, False) for part in waiting]
+        if self.arrived:
+            named.append((self.needed, self.everybody))
+        for before in named:
+            if before != (needed, everybody):
+                now, then = (
+                    f"all {count} threads" if is_all else f"{count} threads"
+                    for count, is_all in ((needed, everybody), before)
+                )
+                raise Fault(f"{self.name} is used with {now} while {then} were named before", "barrier")
         self.needed, self.everybody = needed, everybody
 
     def leave(self, threads_left: int, arrived: int) -> None:

@@ -20,6 +20,32 @@ def everywhere(body: str, **options) -> list[np.ndarray]:
     return [run(body + STORE_R1 + "ret;", schedule=s, seed=n, module_scope=WORDS, **options) for s, n in SCHEDULES]
 
 
+# ---- bar.sync with a count ----
+
+HALVES = """
+setp.ge.u32 %p2, %r0, 32; @%p2 bra OTHERS;
+and.b32 %r6, %r0, 31; setp.lt.u32 %p1, %r6, 16; @%p1 bra FIRST;
+barrier.sync 1{second}; bra OVER;
+FIRST: barrier.sync 1{first}; bra OVER;
+OTHERS: {others}
+OVER: mov.u32 %r1, %r0;
+"""
+
+
+@pytest.mark.parametrize("others", ["barrier.sync 1{};", "bar.arrive 1, 64;", "exit;"])
+@pytest.mark.parametrize(("first", "second"), [(", 64", ", 64"), (", 64", ", 32"), (", 32", ", 64"), (", 64", "")])
+def test_both_halves_of_a_warp_name_as_many_threads_at_a_barrier(first, second, others):
+    """In whatever order the halves and the other warp come to it."""
+    text = HALVES.format(first=first, second=second, others=others.format(first))
+    if first == second and "exit" not in others:
+        assert all((out == np.arange(64)).all() for out in everywhere(text, threads=64))
+        return
+    for schedule, seed in SCHEDULES:
+        with pytest.raises(Deadlock if first == second else Fault) as caught:
+            run(text + STORE_R1 + "ret;", threads=64, schedule=schedule, seed=seed, module_scope=WORDS)
+        assert first == second or (caught.value.rule == "barrier" and "named before" in str(caught.value))
+
+
 # ---- bar.warp.sync ----
 
 SIDES = """
