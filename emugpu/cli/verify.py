@@ -21,7 +21,7 @@ from emugpu.cli.target import gpu_option, is_program
 from emugpu.cli.verdict_output import as_junit, as_markdown
 from emugpu.cli.verdicts import Subject, Wanted, exit_code, give_verdicts, report, verdict_options
 from emugpu.driver.gpu_model import gpu_model
-from emugpu.driver.log import ENDED, Log, judge
+from emugpu.driver.log import Log, judge
 from emugpu.driver.server import run_program
 from emugpu.driver.state import SharedGpu
 from emugpu.errors import EXIT_INCOMPLETE, UsageProblem
@@ -144,5 +144,5 @@ def verdict_on_program(words: tuple[str, ...], gpu: str, emulation: Emulation) -
     log = Log()
     options = emulation.for_program()
     code = run_program(words, SharedGpu(gpu_model(gpu), options, log, check=True), os.environ)
-    failure = f"{ENDED} {code}" if code else ""
+    failure = f"the program ended with code {code}" if code else ""
     return judge(log, " ".join(words), failure, checked=True)

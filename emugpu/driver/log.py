@@ -15,7 +15,6 @@ from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.rules import RuleWarning
 
 Dims = tuple[int, int, int]
-ENDED = "the program ended with code"
 _COMPARES = re.compile(r"\bAssertionError\b(?!.*(cudaError|CUDA_ERROR))")
 """A failure that is a comparison of results, and none of the result code of a CUDA function."""
 
@@ -76,7 +75,7 @@ class Log:
 
     ``unhandled`` counts the refused functions by name. ``failure`` is the first reason why the emulated GPU could not
     serve the program; the program's results then mean nothing. ``lacking`` says what the emulated driver lacks and most
-    programs do without, with the number of launches before the program asked. ``computed`` counts the library functions
+    programs do without. ``computed`` counts the library functions
     that NumPy computed in place of NVIDIA's kernels.
     """
 
@@ -84,7 +83,7 @@ class Log:
         self.launches: list[LaunchRecord] = []
         self.unhandled: dict[str, int] = {}
         self.failure = ""
-        self.lacking: dict[str, int] = {}
+        self.lacking: list[str] = []
         self.computed: dict[str, int] = {}
         self.by_torch: set[str] = set()
         """The operators that PyTorch has computed on the CPU."""
@@ -119,17 +118,18 @@ class Log:
 
     def lacks(self, what: str) -> None:
         """Records what the emulated driver lacks. It counts only if the program fails."""
-        self.lacking.setdefault(what, len(self.launches))
+        if what not in self.lacking:
+            self.lacking.append(what)
 
     def may_explain(self, failure: str) -> list[str]:
         """Returns what the emulated driver lacks and may be why the program failed.
 
-        It does not explain why results differ, nor why a program ends that has launched kernels since it asked.
+        It does not explain why results differ, nor what follows from a launch that has failed. That the program has
+        launched kernels since it asked says nothing: other libraries may have done so.
         """
-        if _COMPARES.search(failure):
+        if _COMPARES.search(failure) or any(launch.error for launch in self.launches):
             return []
-        least = len(self.launches) if failure.startswith(ENDED) else 0
-        return [what for what, launches in self.lacking.items() if launches >= least]
+        return self.lacking
 
     def failed(self, why: str) -> None:
         """Records why the emulated GPU cannot serve the program."""
