@@ -26,7 +26,7 @@ from emugpu.cli.emulation import emulation_options
 from emugpu.cli.options import Command, NamedPath, Parsed, group, offering, together
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import LARGEST_SEED
-from harness.compile.catalog import KERNELS
+from harness.compile.catalog import KERNELS, USUAL_SHAPE
 from harness.compile.config import KernelConfig
 from harness.compile.options import OPTIONS, split_settings
 from harness.compile.presets import PRESETS, chosen_options, configure, find_preset
@@ -34,9 +34,6 @@ from harness.experiments.ranges import several
 from harness.problem import DTYPES, KINDS, Shape, parse_groups, parse_shape
 from harness.run.runner import CHOICES
 from harness.toml_files import as_words, read_toml
-
-DEFAULT_SHAPE = "1024"
-
 
 kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
 _kernels = partial(
@@ -96,12 +93,25 @@ _PROBLEM = {
 memory.
 """
 
+
+def _usual_shape(context: click.Context, parameter: click.Parameter, shape: Shape | None) -> Shape:
+    """Returns the given shape, or the usual one of the command's kernels: they share it, so one that has its own
+    decides.
+    """
+    if shape is not None:
+        return shape
+    words = context.params.get("kernels") or [context.params.get("kernel")]
+    usual = [KERNELS[word].usual_shape for word in words if word in KERNELS]
+    return parse_shape(next((one for one in usual if one != USUAL_SHAPE), USUAL_SHAPE))
+
+
+_OWN_SHAPES = [f"{one.usual_shape} for {name}" for name, one in KERNELS.items() if one.usual_shape != USUAL_SHAPE]
 shape_option = click.option(
     "--shape",
     type=Parsed("M,N,K", parse_shape),
-    default=DEFAULT_SHAPE,
-    show_default=True,
-    help="M,N,K, or one number for all; @LDA,LDB,LDC behind it sets leading dimensions.",
+    callback=_usual_shape,
+    help="M,N,K, or one number for all; @LDA,LDB,LDC behind it sets leading dimensions.  "
+    f"[default: {'; '.join([USUAL_SHAPE, *_OWN_SHAPES])}]",
 )
 
 

@@ -21,6 +21,7 @@ SCALES = ("tensor", "block", "none")
 SCHEDULERS = ("clc", "static", "dynamic", "none")
 STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
 LARGEST_CLUSTER = 16
+USUAL_SHAPE = "1024"
 LAYOUTS = ("nt", "nn", "tn", "tt")
 
 
@@ -88,7 +89,8 @@ class Kernel:
     the grid. ``tilings`` lists, by architecture (for scale factors of blocks: "sm_90a block"), the tilings among which
     it chooses for a problem, its default first; it is empty if the kernel has one for every problem. ``space`` has, by
     architecture, the values of each option that tuning tries. ``of_series`` is False for a kernel that the word ``all``
-    does not include. ``file`` is the source of the user's own kernel.
+    does not include. ``usual_shape`` is the problem of a command that names none, in the form of
+    `harness.problem.parse_shape`. ``file`` is the source of the user's own kernel.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Kernel:
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict, hash=False)
     space: Mapping[str, Space] = field(default_factory=dict, hash=False)
     of_series: bool = True
+    usual_shape: str = USUAL_SHAPE
     file: str | None = None
 
     @property
@@ -251,6 +254,7 @@ KERNELS = {
             dtypes=("bf16", "fp16", "e4m3"),
             space=SPACE_ROWS,
             of_series=False,
+            usual_shape="8,1024,1024",
         ),
     )
 }

@@ -81,6 +81,36 @@ def test_no_option_is_a_seed():
     assert not [command for command, option in options() if any("seed" in name for name in option.opts)]
 
 
+def one_problem() -> dict[str, click.Command]:
+    """The commands that take one problem, by name."""
+    return {
+        name: command
+        for name, command in commands(main)
+        if any(each.name == "shape" and not each.multiple for each in command.params if isinstance(each, click.Option))
+    }
+
+
+SHAPES = {"kernel8": "1024x1024x1024", "rows": "8x1024x1024", "own.mojo": "1024x1024x1024"}
+"""What a kernel multiplies if the user names no shape. `rows` is for few rows: 1024 would take it minutes."""
+
+
+@pytest.mark.parametrize("kernel", SHAPES)
+def test_a_kernel_has_one_usual_shape_in_all_commands(kernel):
+    found = one_problem()
+    assert {"run", "verify", "compare", "explain", "build", "debug", "predict", "timeline", "tune"} <= set(found)
+    for name, command in found.items():
+        with command.make_context(name, [kernel, *["--gpu", "h200"] * (name == "predict")]) as context:
+            assert str(context.params["shape"]) == SHAPES[kernel], name
+
+
+def test_several_kernels_share_a_problem_that_suits_all():
+    shape_of = {
+        words: one_problem()["compare"].make_context("compare", [*words]).params["shape"]
+        for words in (("kernel8", "rows"), ("rows", "kernel8"), ("rows", "--shape", "16"))
+    }
+    assert [str(shape) for shape in shape_of.values()] == ["8x1024x1024", "8x1024x1024", "16x16x16"]
+
+
 @pytest.mark.slow
 @pytest.mark.nightly_unless_changed(
     "harness/compile/", "harness/cli/", "emugpu/processes/", "emugpu/cli/", "emugpu/cache.py"
