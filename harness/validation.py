@@ -233,6 +233,8 @@ class Matmul:
     tile: tuple[int, int]
     reference: Reference
     rows: np.ndarray | None = None
+    operands = ()
+    """The reference has been computed from them."""
 
     @property
     def compared(self) -> str:

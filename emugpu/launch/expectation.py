@@ -63,6 +63,11 @@ class Holds:
         return self.buffer if self.exact else f"{self.buffer} {_rule(self._error)}"
 
     @property
+    def operands(self) -> tuple[str, ...]:
+        """Returns the buffers in the expression."""
+        return self.expression.names if self.expression is not None else ()
+
+    @property
     def _error(self) -> tuple[float, float] | None:
         return None if self.exact else (self.absolute, self.relative)
 
@@ -108,7 +113,7 @@ def compare(
     * \\|x\\|; None: it must be x rounded once to the buffer's type.
     """
     expected, wrong = differences(got, expected, dtype, error)
-    floats, wanted = as_numbers(got).astype(np.float64), expected.astype(np.float64)
+    floats, wanted = _floats(as_numbers(got)), _floats(expected)
     with np.errstate(invalid="ignore"):
         off = np.abs(floats - wanted)
     finite = np.isfinite(off)
@@ -126,6 +131,10 @@ def compare(
     )
 
 
+def _floats(numbers: NDArray[Any]) -> NDArray[np.float64]:
+    return numbers.astype(np.float64, copy=False)
+
+
 def _rule(error: tuple[float, float] | None) -> str:
     return "equal" if error is None else f"within {error[0]:g} + {error[1]:g} |x|"
 
@@ -140,7 +149,7 @@ def differences(
             expected = to_type(expected, dtype)
         expected = as_numbers(expected)
     values = as_numbers(got)
-    floats, wanted = values.astype(np.float64), expected.astype(np.float64)
+    floats, wanted = _floats(values), _floats(expected)
     both_nan = np.isnan(floats) & np.isnan(wanted)
     with np.errstate(invalid="ignore"):
         right = values == expected

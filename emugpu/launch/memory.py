@@ -32,6 +32,7 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.host_memory import SPARE, free_bytes
 from emugpu.launch.spec import (
     DATA_TYPES,
+    PIECE,
     AddressArgument,
     Argument,
     Buffer,
@@ -53,8 +54,8 @@ CHUNK = 8
 SCALES = 8
 EMPTY = ("absent", "uninitialised")
 """Fills that take no memory before a kernel writes to the buffer."""
-PIECE = 1 << 20
-"""Elements are drawn in pieces of this size, because the drawing takes more memory than the values."""
+COMPARING = 40
+"""Bytes for each element that is compared: the values, the expected values and their differences, most in float64."""
 
 
 def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray[Any] | None:
@@ -263,20 +264,34 @@ class PlacedBuffer:
 
 
 def require_host_memory(what: Launchable) -> None:
-    """Raises CannotRun if this machine cannot hold the buffers' first values and their copy on the emulated GPU."""
-    needs = {b.name: _host_bytes(b, b.fill, b.shape) for b in what.buffers.values() if b.fill and b.shape}
-    needed, have = sum(needs.values()), free_bytes() - SPARE
+    """Raises CannotRun if this machine cannot hold `host_bytes`."""
+    needed, have = host_bytes(what), free_bytes() - SPARE
     if needed > have:
-        where = what.place(f"buffers.{max(needs, key=lambda name: needs[name])}")
+        largest = max(what.buffers.values(), key=lambda one: _bytes_of(one))
         raise CannotRun(
-            f"{where}: the buffers need {needed / 2**30:.1f} GiB of this machine's memory, and "
-            f"{max(have, 0) / 2**30:.1f} GiB are free; make them smaller"
+            f"{what.place(f'buffers.{largest.name}')}: the buffers need {needed / 2**30:.1f} GiB of this machine's "
+            f"memory, and {max(have, 0) / 2**30:.1f} GiB are free; make them smaller"
         )
 
 
-def _host_bytes(buffer: Buffer, fill: Fill, shape: tuple[int, ...]) -> int:
-    if fill.kind in EMPTY:
+def host_bytes(what: Launchable) -> int:
+    """Returns the bytes of this machine that a run takes for the buffers' first values, their copy on the emulated GPU,
+    and the largest comparison.
+    """
+    sizes = {name: prod(buffer.shape or ()) for name, buffer in what.buffers.items()}
+    comparing = [
+        COMPARING * sizes[each.buffer] + 8 * sum(sizes[name] for name in each.operands) for each in what.expectations
+    ]
+    return sum(_bytes_of(each) for each in what.buffers.values()) + max(comparing, default=0)
+
+
+def _bytes_of(buffer: Buffer) -> int:
+    fill = buffer.fill
+    if fill is None or fill.kind in EMPTY:
         return 0
+    if fill.file is not None:
+        return 2 * fill.file.stat().st_size if fill.file.is_file() else 0
+    shape = buffer.shape or ()
     values = 0 if fill.kind == "array" else prod(shape) * buffer.dtype.numpy.itemsize
     return values + buffer.dtype.memory_bytes(shape)
 

@@ -10,7 +10,7 @@ a byte, 4 elements of 6 bits in 3 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -24,6 +24,9 @@ from numpy.typing import DTypeLike, NDArray
 from emugpu.emulator import Region, Swizzle
 from emugpu.errors import UsageProblem
 from emugpu.files import read_text_file
+
+PIECE = 1 << 20
+"""Elements are drawn and packed in pieces of this size, because that takes more memory than the values."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,25 @@ class DataType:
         codes = held.reshape(-1).view(np.uint8)
         if not self.packed:
             return codes
-        bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, : self.bits]
-        return np.packbits(bits.reshape(-1), bitorder="little")
+        found = np.empty(self.memory_bytes(held.shape), np.uint8)
+        for first in range(0, codes.size, PIECE):
+            bits = np.unpackbits(codes[first : first + PIECE, None], axis=1, bitorder="little")[:, : self.bits]
+            packed = np.packbits(bits.reshape(-1), bitorder="little")
+            start = first * self.bits // 8
+            found[start : start + packed.size] = packed
+        return found
 
     def from_memory(self, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
         """Returns the array of bytes in memory: the reverse of `to_memory`."""
         if not self.packed:
             return data.view(self.numpy).reshape(shape)
-        count = int(np.prod(shape, dtype=np.int64))
-        bits = np.unpackbits(data, bitorder="little", count=count * self.bits).reshape(count, self.bits)
-        return np.packbits(bits, axis=1, bitorder="little").reshape(-1).view(self.numpy).reshape(shape)
+        codes = np.empty(prod(shape), np.uint8)
+        for first in range(0, codes.size, PIECE):
+            piece = codes[first : first + PIECE]
+            packed = data[first * self.bits // 8 :][: -(-piece.size * self.bits // 8)]
+            bits = np.unpackbits(packed, bitorder="little", count=piece.size * self.bits)
+            piece[:] = np.packbits(bits.reshape(-1, self.bits), axis=1, bitorder="little").reshape(-1)
+        return codes.view(self.numpy).reshape(shape)
 
     def memory_bytes(self, shape: tuple[int, ...]) -> int:
         return prod(shape) * self.bits // 8
@@ -287,6 +299,10 @@ class Expectation(Protocol):
     @property
     def compared(self) -> str:
         """Returns the buffer's name for the verdict, with the tolerance if there is one."""
+
+    @property
+    def operands(self) -> Collection[str]:
+        """Returns the buffers whose first values `judge` computes with."""
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> ExpectationResult:
         """Compares the values of the buffer.

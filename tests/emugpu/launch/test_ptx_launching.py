@@ -10,7 +10,6 @@ from ptx_programs import source
 
 from emugpu.emulator import Device, Fault, LaunchError, Module, TensorMap
 from emugpu.emulator.names import LONGEST, brief, find_name, readable_name, short_name
-from emugpu.errors import CannotRun
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import run
 from emugpu.launch.memory import PIECE, index_operand, make_values
@@ -419,22 +418,3 @@ def test_values_take_little_more_memory_than_their_buffer(dtype, kind):
     finally:
         tracemalloc.stop()
     assert peak < 1.5 * made.nbytes
-
-
-def test_buffers_that_this_machine_cannot_hold_are_refused_before_they_are_drawn(tmp_path, monkeypatch):
-    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 large"]))
-    path = tmp_path / "launch.toml"
-    path.write_text(
-        'ptx = "kernel.ptx"\nlaunch = { grid = 1, block = 32, arguments = ["small", "large"] }\n[buffers]\n'
-        'small = { dtype = "f32", shape = 64, init = "integer" }\n'
-        'large = { dtype = "f32", shape = [400000000], init = "integer" }\n'
-    )
-    monkeypatch.setattr("emugpu.launch.memory.free_bytes", lambda: 2 << 30)
-    with pytest.raises(CannotRun) as error:
-        run(read_launch_file(path))
-    assert str(error.value) == (
-        f"{path}: buffers.large: the buffers need 3.0 GiB of this machine's memory, and 1.8 GiB are free; make them "
-        "smaller"
-    )
-    path.write_text(path.read_text().replace('[400000000], init = "integer"', '[400000000], init = "uninitialised"'))
-    assert run(read_launch_file(path), keep=()).passed

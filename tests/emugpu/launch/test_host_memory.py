@@ -1,0 +1,79 @@
+"""What buffers and their comparison take of this machine's memory, and the refusal of what it cannot hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from ptx_programs import source
+
+from emugpu.errors import CannotRun
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import run
+from emugpu.launch.memory import host_bytes
+
+
+def test_buffers_that_this_machine_cannot_hold_are_refused_before_they_are_drawn(tmp_path, monkeypatch):
+    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 large"]))
+    path = tmp_path / "launch.toml"
+    path.write_text(
+        'ptx = "kernel.ptx"\nlaunch = { grid = 1, block = 32, arguments = ["small", "large"] }\n[buffers]\n'
+        'small = { dtype = "f32", shape = 64, init = "integer" }\n'
+        'large = { dtype = "f32", shape = [400000000], init = "integer" }\n'
+    )
+    monkeypatch.setattr("emugpu.launch.memory.free_bytes", lambda: 2 << 30)
+    with pytest.raises(CannotRun) as error:
+        run(read_launch_file(path))
+    assert str(error.value) == (
+        f"{path}: buffers.large: the buffers need 3.0 GiB of this machine's memory, and 1.8 GiB are free; make them "
+        "smaller"
+    )
+    path.write_text(path.read_text().replace('[400000000], init = "integer"', '[400000000], init = "uninitialised"'))
+    assert run(read_launch_file(path), keep=()).passed
+
+
+MEMORY_LAUNCH = """ptx = "kernel.ptx"
+launch = {{ grid = 1, block = 32, arguments = ["a", "b"] }}
+[buffers]
+a = {{ dtype = "{dtype}", shape = {size}, init = {init} }}
+b = {{ dtype = "{dtype}", shape = {size}, init = "integer" }}
+{more}
+"""
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import run
+
+path = Path(sys.argv[1])
+run(read_launch_file(path.with_name("small.toml")), keep=())
+before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+run(read_launch_file(path), keep=())
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "init", "more"),
+    [
+        ("f32", '"integer"', "[expect]\na = { value = 'a', absolute = 0.5 }"),
+        ("u64", '"uniform"', "[expect]\na = 'a'"),
+        ("e4m3", '"normal"', "[expect]\na = { value = 'a + b', absolute = 1 }"),
+        ("e3m2", '"integer"', "[expect]\na = 'a'"),
+        ("f32", '"a.npy"', ""),
+    ],
+)
+def test_the_memory_that_buffers_need_is_what_they_take(tmp_path, dtype, init, more):
+    """A run takes no more than what is counted, and not much less."""
+    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 b"]))
+    for name, size in (("small.toml", 1 << 14), ("launch.toml", 1 << 24)):
+        np.save(tmp_path / f"{size}.npy", np.ones(size, np.float32))
+        filled = init.replace("a.npy", f"{size}.npy")
+        (tmp_path / name).write_text(MEMORY_LAUNCH.format(dtype=dtype, size=size, init=filled, more=more))
+    words = [sys.executable, "-c", MEASURE, str(tmp_path / "launch.toml")]
+    used = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    counted = host_bytes(read_launch_file(tmp_path / "launch.toml"))
+    assert 0.7 * counted < used < 1.05 * counted + (64 << 20)
