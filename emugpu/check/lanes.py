@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from emugpu.check.model import SHARED_BYTES, Model, drop_cluster
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Operation, SharedChunks, Site
 from emugpu.emulator.machine.lanes import FULL_MASK, lanes_of
-from emugpu.emulator.memory.bytes import CHUNK
+from emugpu.emulator.memory.bytes import CHUNK, aligned_bytes
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
 """Operations of one lane that read what other lanes may have written."""
@@ -153,7 +153,7 @@ class LaneMeetings:
         key = (agent.cluster, agent.cta, what)
         marks = self._marks.get(key)
         if marks is None:
-            marks = self._marks[key] = np.zeros(SHARED_BYTES, np.int64)
+            marks = self._marks[key] = aligned_bytes(8 * SHARED_BYTES).view(np.int64)
         accesses = interval.all(what)
         for event in accesses[interval.marked[what] :]:
             places, lanes = _spread(event)

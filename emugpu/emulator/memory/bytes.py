@@ -25,12 +25,20 @@ ALL_VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
 """The shadow of a word whose bytes were all written, by the size of the word."""
 
 _CACHE_LINE = 64
+_LARGE = 1 << 20
 Zeroed = Callable[[int], NDArray[np.uint8]]
 """A function that returns so many zeroed bytes."""
 
 
 def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
-    """Returns zeroed bytes at a host address that is a multiple of 64, as wider views need."""
+    """Returns zeroed bytes at a host address that is a multiple of 64, as wider views need.
+
+    Many of them come from the system itself, which lends a page when it is touched and takes all back at the end.
+    glibc's malloc serves them from its heap once a block as large was freed (mallopt(3), M_MMAP_THRESHOLD): calloc then
+    clears them, so all pages are there, and the heap keeps them.
+    """
+    if nbytes >= _LARGE:
+        return np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     raw = np.zeros(nbytes + _CACHE_LINE, np.uint8)
     skip = -raw.ctypes.data % _CACHE_LINE
     return raw[skip : skip + nbytes]

@@ -19,6 +19,7 @@ from emugpu.emulator.machine.lanes import WARP_SIZE, lanes_of
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.machine.state import Grid, Warp
+from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Traced, TraceEvent
 from emugpu.emulator.native.library import Library
 
@@ -80,9 +81,9 @@ class Trace:
         self.who: list[tuple[int, int, int]] = []
         self._agents: dict[tuple[int, int], Agent] = {}
         self._others: list[Any] = []
-        self._entries = np.zeros(ENTRIES + MARGIN, ENTRY)
-        self._words = np.zeros(WORDS + MARGIN, np.uint64)
-        self._chunks = np.zeros(CHUNKS + MARGIN, np.int32)
+        self._entries = aligned_bytes((ENTRIES + MARGIN) * ENTRY.itemsize).view(ENTRY)
+        self._words = aligned_bytes((WORDS + MARGIN) * 8).view(np.uint64)
+        self._chunks = aligned_bytes((CHUNKS + MARGIN) * 4).view(np.int32)
         for name, array, room in (
             ("TRACE", self._entries, ENTRIES),
             ("TRACE_WORDS", self._words, WORDS),

@@ -82,7 +82,7 @@ class Files:
         self._bytes = -(-plan.rows * (ROW_BYTES + 13) // ALIGNMENT) * ALIGNMENT
         self._most = max(CHUNK_FILES, min(MOST_FRAGMENTS, MOST_BYTES // self._bytes))
         self._context = context
-        table = np.zeros(FIELDS * self._most, np.int64)
+        table = aligned_bytes(8 * FIELDS * self._most).view(np.int64)
         free = np.zeros(self._most, np.int32)
         self._kept = (table, free)
         context[Context.FRAGMENTS], context[Context.FREE] = table.ctypes.data, free.ctypes.data

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.bytes import CHUNK_DTYPE
+from emugpu.emulator.memory.bytes import CHUNK_DTYPE, aligned_bytes
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 
@@ -213,3 +215,19 @@ def test_lanes_that_all_read_what_was_never_written(lanes, nbytes):
         with pytest.raises(Fault, match="never written") as error:
             gather(first + where, nbytes)
         assert error.value.rule == "uninitialised" and error.value.position == 0
+
+
+def test_large_zeroed_bytes_take_no_memory_until_they_are_touched():
+    """glibc's heap would clear them: it serves blocks of a size that was freed once (mallopt(3), M_MMAP_THRESHOLD)."""
+    freed = [np.ones(24 << 20, np.uint8)]
+    freed.clear()
+    freed = [np.ones(12 << 20, np.uint8) for _ in range(4)]
+    above = np.ones(1 << 10, np.uint8)  # keeps the heap from shrinking
+    freed.clear()
+    found = [aligned_bytes(10 << 20) for _ in range(4)]
+    pages = np.empty(10 << 20 >> 12, np.uint8)
+    for array in found:
+        start = ctypes.c_void_p(array.ctypes.data & -4096)
+        assert ctypes.CDLL(None).mincore(start, ctypes.c_size_t(array.nbytes), ctypes.c_void_p(pages.ctypes.data)) == 0
+        assert np.count_nonzero(pages & 1) < 4
+    assert above.all() and not any(array.any() for array in found)
