@@ -13,6 +13,7 @@ uninitialised  no values: reading them is an error
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ CHUNK = 8
 SCALES = 8
 EMPTY = ("absent", "uninitialised")
 """Fills that take no memory before a kernel writes to the buffer."""
+LARGE = 1 << 28
 COMPARING = 40
 """Bytes for each element that is compared: the values, the expected values and their differences, most in float64."""
 
@@ -265,7 +267,10 @@ class PlacedBuffer:
 
 def require_host_memory(what: Launchable) -> None:
     """Raises CannotRun if this machine cannot hold `host_bytes`."""
-    needed, have = host_bytes(what), free_bytes() - SPARE
+    needed = host_bytes(what)
+    if needed > LARGE:
+        gc.collect()  # Python counts objects, not bytes: it would keep the memory of ended launches for long
+    have = free_bytes() - SPARE
     if needed > have:
         largest = max(what.buffers.values(), key=lambda one: _bytes_of(one))
         raise CannotRun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from ptx_programs import source
 
+from emugpu.emulator.memory.global_memory import Allocation
 from emugpu.errors import CannotRun
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import run
@@ -32,6 +34,22 @@ def test_buffers_that_this_machine_cannot_hold_are_refused_before_they_are_drawn
     )
     path.write_text(path.read_text().replace('[400000000], init = "integer"', '[400000000], init = "uninitialised"'))
     assert run(read_launch_file(path), keep=()).passed
+
+
+def test_a_large_launch_does_not_wait_for_the_memory_of_the_one_before(tmp_path, monkeypatch):
+    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 b"]))
+    path = tmp_path / "launch.toml"
+    path.write_text(MEMORY_LAUNCH.format(dtype="f32", size=64, init='"integer"', more=""))
+    monkeypatch.setattr("emugpu.launch.memory.LARGE", 4 * 4 * 64 - 1)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            run(read_launch_file(path))
+        held = [each for each in gc.get_objects() if isinstance(each, Allocation) and each.name in ("a", "b")]
+    finally:
+        gc.enable()
+    assert len(held) <= 2
 
 
 MEMORY_LAUNCH = """ptx = "kernel.ptx"
