@@ -258,7 +258,8 @@ def load_module(what: Launchable) -> Module:
 
 def launched_ptx(what: Launchable) -> str:
     """Returns the PTX with blanks in place of kernels that are not launched. Raises UsageProblem without a kernel."""
-    names = [section.name for section in kernel_sections(what.text)]
+    sections = kernel_sections(what.text)
+    names = [section.name for section in sections]
     if not names:
         raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
     wanted = set()
@@ -272,6 +273,13 @@ def launched_ptx(what: Launchable) -> str:
             wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
         except LaunchError as error:
             raise UsageProblem(f"{where}: {error}") from None
+    for section in sections:
+        if section.name in wanted and not section.is_closed:
+            line = what.text.count("\n", 0, section.start) + 1
+            raise UsageProblem(
+                f"{what.ptx}: the kernel of PTX line {line}, {readable_name(section.name)}, has no closing brace: the "
+                "file ends in the middle of it; write the whole file"
+            )
     return blank_kernels(what.text, lambda name: name not in wanted)
 
 

@@ -18,12 +18,15 @@ _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$%]+)")
 
 @dataclass(frozen=True)
 class Section:
-    """One ``.entry``: ``text[start:end]`` is all of it, ``text[body:end]`` is the part in braces."""
+    """One ``.entry``: ``text[start:end]`` is all of it, ``text[body:end]`` is the part in braces. ``is_closed``: the
+    text does not end in it.
+    """
 
     name: str
     start: int
     body: int
     end: int
+    is_closed: bool
 
 
 @lru_cache(maxsize=4)
@@ -37,8 +40,9 @@ def kernel_sections(text: str) -> tuple[Section, ...]:
         body = bare.find("{", entry.end())
         body = len(bare) if body < 0 else body
         at = closing_brace(bare, body)
-        at = len(bare) if at < 0 else at
-        sections.append(Section(entry[1], entry.start(), body, at))
+        is_closed = at >= 0
+        at = at if is_closed else len(bare)
+        sections.append(Section(entry[1], entry.start(), body, at, is_closed))
     return tuple(sections)
 
 

@@ -342,6 +342,20 @@ def test_what_a_gpu_would_not_heed_is_refused():
     assert done.exit_code == 2 and done.stderr.startswith("emugpu: error: --schedules, --emulate max-steps: only the")
 
 
+@pytest.mark.parametrize("end", ["(", "{", "ld.param", "ret;"])
+def test_a_file_that_ends_in_the_middle_of_a_kernel_is_bad_input(write, tmp_path, end):
+    text = source("ret;", parameters=["u64 out"])
+    (tmp_path / "cut.ptx").write_text(text[: text.index(end) + len(end)])
+    launch = write('ptx = "cut.ptx"\nlaunch = { grid = 1, block = 32, arguments = [1, 2] }\n')
+    line = text[: text.index(".entry")].count("\n") + 1
+    result = command(launch)
+    assert result.exit_code == 2 and result.stderr == (
+        f"emugpu: error: {tmp_path / 'cut.ptx'}: the kernel of PTX line {line}, kernel, has no closing brace: the file "
+        "ends in the middle of it; write the whole file\n"
+    )
+    assert command(launch, "--emulate", "ptxas=false").exit_code == 2
+
+
 def test_several_launch_files_and_one_that_cannot_run(write, tmp_path):
     good, wrong = write(SGEMM_LAUNCH, "good.toml"), write(SGEMM_LAUNCH.replace("A @ B", "A @ B + 1"), "wrong.toml")
     lost = write(SGEMM_LAUNCH.replace('"B", "C", 32', '"B", "null", 32'), "lost.toml")
