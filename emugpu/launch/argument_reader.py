@@ -66,9 +66,7 @@ class ArgumentReader:
         )
 
     def _typed(self, key: str, dtype: DataType, number: Any) -> Scalar:
-        whole = is_whole(number)
-        good = fits(number, dtype) if not dtype.is_float else whole or isinstance(number, float)
-        if not good:
+        if not (is_whole(number) or (dtype.is_float and isinstance(number, float))) or not fits(number, dtype):
             self.table.fail(key, number, f"is not a value of {dtype.name}; write one, or another type")
         return Scalar(number, dtype)
 

@@ -101,11 +101,10 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
     for path in sorted(folder.rglob("*.toml")):
         try:
             ptx = launch_file_data(path).get("ptx")
-        except UsageProblem:
+            if isinstance(ptx, str):
+                found.setdefault((path.parent / ptx).resolve(), []).append(path)
+        except (UsageProblem, ValueError):  # or no name of a file
             found[path] = [path]
-            continue
-        if isinstance(ptx, str):
-            found.setdefault((path.parent / ptx).resolve(), []).append(path)
     return found
 
 

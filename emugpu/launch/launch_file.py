@@ -137,7 +137,12 @@ def _parts(table: TomlTable, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
     given = table.take("parts", [])
     rule = 'must be [[offset in bytes, "FILE.npy"], ...], of a buffer with init = "uninitialised"'
     well_formed = isinstance(given, list) and all(
-        isinstance(part, list) and len(part) == 2 and is_whole(part[0]) and isinstance(part[1], str) for part in given
+        isinstance(part, list)
+        and len(part) == 2
+        and is_whole(part[0])
+        and isinstance(part[1], str)
+        and "\0" not in part[1]
+        for part in given
     )
     if not well_formed or (given and (fill is None or fill.kind != "uninitialised")):
         table.fail("parts", given, rule)
@@ -151,10 +156,10 @@ def _fill(table: TomlTable, dtype: DataType, shape: tuple[int, ...] | None) -> F
     value = table.take("init")
     seed = table.whole("seed", 0, LARGEST_SEED, "for values that are drawn", default=0)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not dtype.is_float and not fits(value, dtype):
+        if not fits(value, dtype):
             table.fail("init", value, f"is not a value of {dtype.name}; choose one, or another dtype")
         return Fill("number", value)
-    if isinstance(value, str) and value.endswith(".npy"):
+    if isinstance(value, str) and value.endswith(".npy") and "\0" not in value:
         return Fill("file", file=table.path.parent / value)
     if value not in INITS:
         table.fail("init", value, rule)

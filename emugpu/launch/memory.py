@@ -209,6 +209,8 @@ def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where:
         raise UsageProblem(
             f"{where}: cannot read {path} as a .npy file: {reason}; write one with numpy.save"
         ) from error
+    if not isinstance(values, np.ndarray):
+        raise UsageProblem(f"{where}: {path} holds several arrays (.npz); write one with numpy.save")
     if values.dtype.kind == "V":
         if values.dtype.itemsize != dtype.numpy.itemsize:
             raise UsageProblem(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -115,7 +115,9 @@ def find_type(name: str) -> DataType | None:
 
 
 def fits(value: int | float, dtype: DataType) -> bool:
-    """Returns whether a whole-number type can hold a value."""
+    """Returns whether a type can hold a value. A type of floats rounds it, and holds none above its largest one."""
+    if dtype.is_float:
+        return not float(ml_dtypes.finfo(dtype.numpy).max) < abs(value) != inf  # type: ignore[no-untyped-call]
     least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 

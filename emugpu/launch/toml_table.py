@@ -57,7 +57,7 @@ class TomlTable:
         if key not in self:
             self.lacks(key, rule)
         value = self.take(key)
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or "\0" in value:
             self.fail(key, value, f"must be text: {rule}")
         return value
 
@@ -101,7 +101,7 @@ class TomlTable:
             or not 1 <= len(entries) <= most_entries
             or not all(is_whole(n) and least <= n <= LARGEST_SIZE for n in entries)
         ):
-            self.fail(key, value, f"must be 1 to {most_entries} whole numbers of at least {least}: {rule}")
+            self.fail(key, value, f"must be 1 to {most_entries} whole numbers, {least} to {LARGEST_SIZE}: {rule}")
         return tuple(entries)
 
     def table(self, key: str, value: Any, rule: str) -> TomlTable:
@@ -140,6 +140,5 @@ def _key(key: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    text = text.replace("\n", " ")
+    text = as_toml(value) if isinstance(value, str) else str(value).replace("\n", " ")
     return text if len(text) <= 60 else text[:57] + "..."

@@ -85,7 +85,8 @@ class Option:
                 raise UsageProblem(f"there is no {self.words} {text!r}; use one of: {', '.join(self.choices)}")
             return text
         if not text.isascii() or not text.isdecimal() or len(text) > 6:
-            raise UsageProblem(f"{self.words} {text!r} is not a whole number; write {self.written or 'for example 2'}")
+            rule = "above 999999" if text.isdecimal() else "not a whole number"
+            raise UsageProblem(f"{self.words} {text!r} is {rule}; write {self.written or 'for example 2'}")
         if int(text) < (self.least or 0):
             raise UsageProblem(f"{self.words} {text} is not at least {self.least}; write {self.written or self.least}")
         return int(text)

@@ -113,6 +113,9 @@ def test_what_was_not_looked_at_is_incomplete(tmp_path):
     done = command(tmp_path)
     assert done.exit_code == 5 and "1 clean" in done.stdout
     assert "bad.toml: incomplete: " in done.stdout and "is not TOML" in done.stdout
+    (tmp_path / "bad.toml").write_text('ptx = "sgemm.ptx\\u0000"\n')
+    done = command(tmp_path)
+    assert done.exit_code == 5 and "1 clean" in done.stdout and "must be text: the PTX file" in done.stdout
 
 
 def test_what_goes_wrong_with_one_file_costs_the_others_nothing(folder, monkeypatch):

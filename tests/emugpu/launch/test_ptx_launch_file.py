@@ -54,7 +54,17 @@ BAD = [
         "buffers.A.color = 1: there is no such key; the keys",
     ),
     ("shape = [32, 64]", "shape = [2000000000, 2000000000, 9]", "is more than the 192 GiB that a buffer may have"),
-    ("shape = [32, 64]", "shape = [32, 0]", "buffers.A.shape = [32, 0]: must be 1 to 8 whole numbers of at least 1"),
+    (
+        "shape = [32, 64]",
+        "shape = [32, 0]",
+        "buffers.A.shape = [32, 0]: must be 1 to 8 whole numbers, 1 to 2147483647: ",
+    ),
+    (
+        "shape = [32, 64]",
+        "shape = 9999999999",
+        "= 9999999999: must be 1 to 8 whole numbers, 1 to 2147483647: the shape",
+    ),
+    ("grid = 1\n", "grid = 9999999999\n", "launch.grid = 9999999999: must be 1 to 3 whole numbers, 1 to 2147483647"),
     ("shape = [32, 64]", "shape = [32, 6.5]", "buffers.A.shape = [32, 6.5]: must be 1 to 8 whole numbers"),
     ("shape = [32, 64]", 'shape = "32x64"', 'buffers.A.shape = "32x64": must be 1 to 8 whole numbers'),
     (
@@ -68,6 +78,16 @@ BAD = [
     ('64], init = "normal"', '64], init = "bad.npy"', "bad.npy has shape [2, 3], but shape = [64, 64] is given"),
     ('"f32", shape = [32, 64], init = "integer"', '"u8", shape = [4], init = 256', "init = 256: is not a value of u8"),
     ('"f32", shape = [32, 64], init = "integer"', '"s8", shape = [4], init = 0.5', "init = 0.5: is not a value of s8"),
+    (
+        '"f32", shape = [32, 64], init = "integer"',
+        '"f32", shape = 4, init = 1e39',
+        "init = 1e+39: is not a value of f32",
+    ),
+    ('"f32", shape = [32, 64], init = "integer"', '"e4m3", shape = 4, init = -449', "= -449: is not a value of e4m3"),
+    ('"C", 32, 64]', '"C", 32, { f16 = 65536 }]', "arguments[4] = 65536: is not a value of f16"),
+    ('64], init = "normal"', '64], init = "several.npy"', "several.npy holds several arrays (.npz); write one with"),
+    ('64], init = "normal"', '64], init = "a\\u0000.npy"', 'init = "a\\u0000.npy": must be one of integer, index'),
+    ('sgemm.ptx"', 'sgemm\\u0000.ptx"', '\\u0000.ptx": must be text: the PTX file'),
     ('"f32", shape = [32, 64], init = "integer"', '"u8", shape = [4], init = "nan"', "u8 has no NaN; use"),
     (
         '[32, 64], init = "integer"',
@@ -161,6 +181,8 @@ BAD = [
 @pytest.mark.parametrize(("old", "new", "message"), BAD, ids=[new.replace("\n", " ")[:50] for _, new, _ in BAD])
 def test_a_wrong_launch_file_gets_one_line(tmp_path, old, new, message):
     np.save(tmp_path / "bad.npy", np.zeros((2, 3), np.float32))
+    np.savez(tmp_path / "several.npz", a=np.zeros(2), b=np.zeros(3))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
     assert old in GOOD
     path = tmp_path / "launch.toml"
     path.write_text(GOOD.replace(old, new, 1))

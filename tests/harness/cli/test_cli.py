@@ -107,6 +107,7 @@ BAD_REQUESTS = [
     (["kernel7", "-c", "preset=cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
     (["kernel6", "-c", "preset=1cta", "-c", "stages=4"], "stages 4: A and B 196608 + C 65536"),
     (["kernel6", "--timeout", "0"], "0.0 is not in the range x>0"),
+    (["kernel6", "-c", "stages=99999999"], "stages '99999999' is above 999999; write for example 2"),
     (["kernel6", "-c", "stages=five"], "stages 'five' is not a whole number; write for example 2"),
     (["kernel6", "--timeout", "nan"], "Invalid value for '--timeout': nan is not a finite number"),
     (["kernel6", "--timeout", "inf"], "Invalid value for '--timeout': inf is not a finite number"),
