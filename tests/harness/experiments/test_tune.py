@@ -416,6 +416,7 @@ def test_what_was_found_is_kept_and_found_again(results_dir):
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == newer
 
 
+@pytest.mark.slow
 def test_an_entry_has_the_file_of_an_own_epilogue():
     file = str(ROOT / "docs" / "examples" / "my_epilogue.mojo")
     own = make_config("kernel8", arch="sm_90a", shape=SHAPE, epilogue=file)
