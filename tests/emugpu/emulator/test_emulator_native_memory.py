@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from form_patterns import each
 from native_engine import PREFIX, library, same, watched
-from ptx_forms import _each
 from ptx_programs import WORDS, module_of, source
 
 from emugpu.emulator import Device
@@ -119,8 +119,8 @@ def test_what_an_operation_has_written_that_is_taken_back_is_not_read_later():
 # ---- atomics ----
 
 ATOMICS = [
-    *_each("{op}.b{n}", op="and or xor exch cas", n="32 64"), *_each("{op}.{t}", op="min max", t="u32 s32 u64 s64"),
-    *_each("add.{t}", t="u32 s32 u64 f32 f64"), *_each("{op}.u32", op="inc dec"),
+    *each("{op}.b{n}", op="and or xor exch cas", n="32 64"), *each("{op}.{t}", op="min max", t="u32 s32 u64 s64"),
+    *each("add.{t}", t="u32 s32 u64 f32 f64"), *each("{op}.u32", op="inc dec"),
 ]  # fmt: skip
 OPERANDS = {
     "32": "0 1 2 5 0x7FFFFFFF 0x80000000 0xFFFFFFFF 0xFFFFFFFE 0x3F800000 0xBF800000 0x7F800000 0xFF800000 0x7FC00001 "
