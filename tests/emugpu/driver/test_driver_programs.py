@@ -18,10 +18,9 @@ import pytest
 
 from emugpu.check.findings import Finding
 from emugpu.cli.exec_output import as_json
-from emugpu.driver import launch_calls, memory, session, state
+from emugpu.driver import session
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log, judge
-from emugpu.driver.memory import PINNED
 from emugpu.driver.recording import LaunchRecorder
 from emugpu.driver.server import run_program
 from emugpu.driver.state import SharedGpu
@@ -87,68 +86,6 @@ def test_the_gpu_and_not_its_ptx_says_how_many_ctas_run_at_once(target, ctas):
         gpu="spark",
     )
     assert code == (ctas > 48), log.launches[0].error
-
-
-def test_a_program_may_have_something_where_pinned_memory_would_be():
-    """Allocators take addresses at random: what lay there made cuInit fail every now and then."""
-    script = f"""
-    import ctypes, mmap
-    libc = ctypes.CDLL(None)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
-    fixed = 0x100000
-    taken = libc.mmap({PINNED.base + (5 << 20)}, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | fixed, -1, 0)
-    assert taken == {PINNED.base + (5 << 20)}
-    from driver_client import *
-    start()
-    add, = load(open({str(PTX)!r}).read(), "add")
-    pinned = asked("cuMemAllocHost_v2", 400)
-    values = (c_float * 100).from_address(pinned)
-    values[:] = range(100)
-    assert asked("cuMemHostGetDevicePointer_v2", pinned, c_int(0)) == pinned
-    launch(add, 1, 128, pinned, pinned, pinned, c_int(100))
-    call("cuCtxSynchronize")
-    assert list(values) == [2.0 * i for i in range(100)]
-    call("cuMemFreeHost", pinned)
-    """
-    log = Log()
-    gpu = SharedGpu(gpu_model("b200"), EmulationOptions(), log)
-    assert run_program([sys.executable, "-c", textwrap.dedent(script)], gpu, environment()) == 0
-    assert len(log.launches) == 1 and not log.launches[0].error
-
-
-def test_memory_that_the_host_cannot_back_is_refused_when_it_is_touched(monkeypatch, capfd):
-    monkeypatch.setattr(memory, "free_bytes", lambda: memory.SPARE + (100 << 20))
-    monkeypatch.setattr(state, "free_bytes", memory.free_bytes)
-    script = """
-    large = asked("cuMemAlloc_v2", 150 << 30)  # more than any machine of the tests has
-    call("cuMemsetD8_v2", large, 1, 40 << 20)
-    for _ in range(20):
-        call("cuMemsetD8_v2", large, 2, 40 << 20)  # the same again takes no more
-    assert result_of("cuMemsetD8_v2", large, 3, 1 << 30) == "CUDA_ERROR_OUT_OF_MEMORY"
-    pinned = c_uint64()
-    assert result_of("cuMemAllocHost_v2", byref(pinned), 200 << 20) == "CUDA_ERROR_OUT_OF_MEMORY"
-    host = (c_int * (1 << 26))()
-    assert result_of("cuMemcpyHtoD_v2", large + (1 << 30), byref(host), 1 << 28) == "CUDA_ERROR_OUT_OF_MEMORY"
-    call("cuMemFree_v2", large)
-    call("cuCtxSynchronize")
-    """
-    code, log = run_script(script)
-    assert code == 0
-    said = [line for line in capfd.readouterr().err.splitlines() if "GiB" in line]
-    assert len(said) == 3 and "1.9 GiB more of this machine's memory are needed" in said[0]
-    assert "0.1 GiB are free" in log.failure and log.failure.startswith("cuMemsetD8_v2: ")
-
-
-def test_a_launch_ends_when_the_host_has_no_memory_left(monkeypatch):
-    monkeypatch.setattr(launch_calls, "free_bytes", lambda: 0)
-    script = """
-    spin, = load(PTX, "spin")
-    a = upload((c_int * 1000)())
-    launch(spin, 1, 1, a)
-    """
-    _, log = run_script(script, max_steps=2_000_000)
-    assert "of this machine's memory are needed" in log.failure
 
 
 @pytest.mark.parametrize("traceback", [True, False])
@@ -349,81 +286,6 @@ def test_kernels_of_a_cubin_can_be_asked_about_and_not_launched(capfd):
     assert code == 0 and not log.launches
     assert log.failure.startswith("kernel 'first' cannot be launched: the module has machine code and no PTX")
     assert log.failure in capfd.readouterr().err
-
-
-def test_variables_and_copies_between_everything():
-    code, _ = run_script("""
-    module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
-    other = asked("cuModuleLoadData", c_char_p(PTX.encode()))
-    def variable(module, name):
-        address, size = c_uint64(), c_uint64()
-        call("cuModuleGetGlobal_v2", byref(address), byref(size), module, c_char_p(name))
-        return address.value, size.value
-    (counter, size), (factor, _) = variable(module, b"counter"), variable(module, b"factor")
-    assert size == 4 and download(counter, c_int, 1) == [5] and download(factor, c_int, 1) == [3]
-    call("cuMemcpyHtoD_v2", factor, byref(c_int(7)), 4)
-    call("cuMemsetD32_v2", counter, c_uint(11), 1)
-    assert download(variable(other, b"counter")[0], c_int, 1) == [5]        # each module has its own
-    wait = asked("cuModuleGetFunction", module, c_char_p(b"wait_for_all"))
-    out = asked("cuMemAlloc_v2", 4 * 96)
-    launch(wait, 1, 64, out, c_int(64))
-    assert download(out, c_int, 64) == [77] * 64
-    pinned = asked("cuMemHostAlloc", 4 * 64, c_uint(0))
-    call("cuMemcpy", pinned, out, 4 * 64)
-    assert list((c_int * 64).from_address(pinned)) == [77] * 64
-    (c_int * 64).from_address(pinned)[3] = 5
-    call("cuMemcpyDtoD_v2", out + 128, pinned, 128)
-    assert download(out, c_int, 64)[30:38] == [77, 77, 77, 77, 77, 5, 77, 77]
-    # a 2 x 3 part of rows of 4 ints, to rows of 5
-    host = (c_int * 15)(*range(15))
-    side = lambda kind, host, device, pitch, x=0, y=0: [x, y, kind, host, device, 0, pitch]
-    copy = (c_uint64 * 16)(*side(1, ctypes.addressof(host), 0, 20, 4, 1), *side(2, 0, out, 16), 12, 2)
-    call("cuMemcpy2D_v2", byref(copy))
-    assert download(out, c_int, 8) == [6, 7, 8, 77, 11, 12, 13, 77]
-    """)
-    assert code == 0
-
-
-def test_memory_that_was_never_written_stays_so(capfd):
-    code, log = run_script(
-        """
-    a, b = asked("cuMemAlloc_v2", 4000), asked("cuMemAlloc_v2", 4000)
-    call("cuMemsetD8_v2", a, c_uint(0), 400)
-    call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
-    assert len(download(b, c_int, 1000)) == 1000
-    call("cuMemcpyHtoD_v2", 0, byref(c_int()), 0)       # nothing, to nowhere
-    add, = load(PTX, "add")
-    launch(add, 1, 128, b, b, a, c_int(128))
-    assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
-    """,
-        uninitialised="fault",
-    )
-    assert code == 0
-    assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
-    assert "is read but was never written" in log.launches[0].error
-
-
-def test_virtual_memory_is_mapped_and_freed():
-    code, _ = run_script("""
-    M = 2 << 20
-    base = asked("cuMemAddressReserve", 90 << 30, 0, 0, 0)
-    properties = (c_uint64 * 4)(1, 0, 0, 0)
-    handle = asked("cuMemCreate", 2 * M, byref(properties), 0)
-    assert result_of("cuMemsetD8_v2", base, c_uint(1), 10) == "CUDA_ERROR_INVALID_VALUE"    # nothing is there yet
-    call("cuMemMap", base + M, 2 * M, 0, handle, 0)
-    call("cuMemSetAccess", base + M, 2 * M, byref((c_uint * 3)(1, 0, 3)), 1)
-    call("cuMemsetD8_v2", base + M, c_uint(1), 2 * M)
-    assert download(base + 3 * M - 4, c_int, 1) == [0x01010101]
-    free, total = c_uint64(), c_uint64()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    assert total.value - free.value == 2 * M
-    call("cuMemUnmap", base + M, 2 * M)
-    call("cuMemRelease", handle)
-    call("cuMemAddressFree", base, 90 << 30)
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    assert total.value == free.value
-    """)
-    assert code == 0
 
 
 def test_streams_events_and_host_functions(capfd):
