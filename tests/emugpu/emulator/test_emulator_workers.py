@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuda_programs import cuda
-from ptx_programs import STORE_R1, source
+from ptx_programs import source
 from test_emulator_launch_control import persistent
 
 from emugpu.emulator import Deadlock, Device, Fault, LaunchError, LimitExceeded, Module
@@ -166,8 +166,6 @@ def test_limits_hold_in_other_processes():
 
 
 # ---- refusals ----
-
-LOAD_AND_STORE = "{load} %r1, [%rd0];" + STORE_R1 + "ret;"
 
 
 @pytest.mark.parametrize(
