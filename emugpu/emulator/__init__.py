@@ -29,7 +29,7 @@ from emugpu.emulator.errors import (
     PtxSyntaxError,
 )
 from emugpu.emulator.machine.counters import Counters
-from emugpu.emulator.machine.state import Region
+from emugpu.emulator.machine.kernel_launch import Region
 from emugpu.emulator.memory.swizzle import Swizzle
 from emugpu.emulator.memory.tensor_map import Im2colMap, TensorMap
 from emugpu.emulator.rules import RULES, RuleWarning

@@ -19,11 +19,12 @@ from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.machine.events import GridStarted
 from emugpu.emulator.machine.findings import Findings
 from emugpu.emulator.machine.grid import Clusters, architecture, residency, sm_limits
+from emugpu.emulator.machine.kernel_launch import KernelLaunch, Printed, Region
 from emugpu.emulator.machine.machine import MOST_STEPS, Limits, Machine
 from emugpu.emulator.machine.register_pool import registers_at_entry
 from emugpu.emulator.machine.schedule import Schedule, make_schedule
 from emugpu.emulator.machine.sinks import Sink, can_defer, fan_out
-from emugpu.emulator.machine.state import Grid, KernelLaunch, Printed, Region
+from emugpu.emulator.machine.state import Grid
 from emugpu.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.tensor_map import TensorMap

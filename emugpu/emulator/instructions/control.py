@@ -24,8 +24,9 @@ from emugpu.emulator.instructions.table import (
 )
 from emugpu.emulator.instructions.values import signed
 from emugpu.emulator.machine.events import PrintedText, RegistersSet, Site
+from emugpu.emulator.machine.kernel_launch import Printed
 from emugpu.emulator.machine.register_pool import GRANULE, LARGEST
-from emugpu.emulator.machine.state import Fragment, Printed
+from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, space_of
 from emugpu.emulator.ptx.ast import Instruction, Label, Operand, Symbol, Vector
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from emugpu.emulator.machine.copies import BulkQueue, CopyQueues
 from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.machine.events import Agent, Operation, Site
 from emugpu.emulator.machine.findings import Findings
+from emugpu.emulator.machine.kernel_launch import Dim3, KernelLaunch, Printed
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lanes_of
 from emugpu.emulator.machine.register_pool import RegisterPool, registers_at_entry
 from emugpu.emulator.machine.sinks import Sink
@@ -33,7 +34,6 @@ from emugpu.emulator.memory.bytes import SpareBytes
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.local import LocalMemory
 from emugpu.emulator.memory.shared import SharedMemory
-from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.memory.tmem import RegisterPlace, TensorMemory
 from emugpu.emulator.memory.unwritten import Uninitialised, Unwritten
 from emugpu.emulator.units.mma import MmaUnit
@@ -42,66 +42,6 @@ NO_LOCAL = LocalMemory(0)
 """The local memory of kernels that use none."""
 NAMED_BARRIERS = 16
 CLUSTER_BARRIER = -1
-
-Dim3 = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Region:
-    """A named range of dynamic shared memory, for messages, e.g. "A stage 2" or "full[0]"."""
-
-    name: str
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class KernelLaunch:
-    """Shape and arguments of one launch.
-
-    ``parameters``: the kernel's parameter block. ``workspace``: the global address of a cooperative grid's barrier, or
-    0 if the launch is not cooperative.
-    """
-
-    grid: Dim3
-    cluster: Dim3
-    block: Dim3
-    dynamic_shared: int
-    parameters: bytes
-    tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
-    """For each generic address of a tensor map: a name for the counters, and the map."""
-    regions: tuple[Region, ...] = ()
-    workspace: int = 0
-
-    @property
-    def clusters(self) -> Dim3:
-        """The number of clusters along each axis."""
-        x, y, z = (g // c for g, c in zip(self.grid, self.cluster, strict=True))
-        return x, y, z
-
-    @property
-    def cluster_size(self) -> int:
-        """The number of CTAs in a cluster."""
-        x, y, z = self.cluster
-        return x * y * z
-
-    @property
-    def cluster_count(self) -> int:
-        x, y, z = self.clusters
-        return x * y * z
-
-    @property
-    def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
-
-
-@dataclass(frozen=True)
-class Printed:
-    """The text that one printf of one thread printed. ``cta``: %ctaid; ``thread``: %tid."""
-
-    cta: Dim3
-    thread: Dim3
-    text: str
 
 
 class AsyncOperation:
