@@ -38,6 +38,7 @@ static const char grid_barrier[] =
 typedef struct {
     char *text;
     size_t bytes;
+    bool has_grid_barrier;
 } Link;
 
 API Result cuLinkCreate_v2(uint32_t count, uint64_t options, uint64_t values, uint64_t state) {
@@ -57,8 +58,11 @@ API Result cuLinkAddData_v2(uint64_t state, uint32_t kind, uint64_t data, uint64
     Link *link = (Link *)state;
     if (!link || !data || !bytes) return INVALID_VALUE;
     static const char member[] = "cuda_device_runtime.o";
-    if (kind == INPUT_LIBRARY && memmem((void *)data, bytes, member, sizeof member - 1))
+    if (kind == INPUT_LIBRARY && memmem((void *)data, bytes, member, sizeof member - 1)) {
+        if (link->has_grid_barrier) return SUCCESS; /* a second copy of a library defines nothing that is missing */
+        link->has_grid_barrier = true;
         kind = INPUT_PTX, data = (uint64_t)grid_barrier, bytes = sizeof grid_barrier;
+    }
     if (kind != INPUT_PTX) return emulatedGpuRefuses("cuLinkAddData_v2 of an input other than PTX and libcudadevrt");
     const char *from = (const char *)data;
     size_t before = link->text ? link->bytes - 1 : 0;
