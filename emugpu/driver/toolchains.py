@@ -25,6 +25,7 @@ from pathlib import Path
 
 from emugpu import cache
 from emugpu.driver.library import CUTE_RUNTIME
+from emugpu.errors import UsageProblem
 from emugpu.paths import PACKAGE
 
 ASSEMBLER_VARIABLES = ("MODULAR_NVPTX_COMPILER_PATH", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
@@ -61,7 +62,11 @@ exec cp -- "$input" "$output"
 """
 _NVCC = """#!/bin/sh
 # Stands in for nvcc: calls it for PTX, where it would make machine code alone, and with the shared CUDA runtime.
-case " $* " in *cudart*) ;; *) set -- "$@" -cudart shared ;; esac
+runtime="-cudart shared"
+for word; do
+    case $word in -cudart | --cudart | -cudart=* | --cudart=*) runtime= ;; esac
+done
+set -- "$@" $runtime
 for word; do
     shift
     case $word in
@@ -96,11 +101,10 @@ def assembler() -> Path:
 def toolkit_variables(given: Mapping[str, str]) -> dict[str, str]:
     """Returns ``CUDA_HOME`` with the stand-in for nvcc, or nothing where there is no CUDA toolkit.
 
-    It replaces a value that the user has set: the toolkit is the same one.
+    It replaces a value that the user has set: the toolkit is the same one. A folder that the user has named and that
+    has no nvcc stays as it is: numba needs only nvvm there. Raises UsageProblem if a named folder cannot be read.
     """
-    found = shutil.which("nvcc", path=given.get("PATH"))
-    named = [given.get("CUDA_HOME"), given.get("CUDA_PATH"), found and str(Path(found).resolve().parents[1]), *TOOLKITS]
-    toolkit = next((Path(each).absolute() for each in named if each and _is_toolkit(Path(each))), None)
+    toolkit = _toolkit(given)
     if toolkit is None:
         return {}
     script = _NVCC.format(nvcc=shlex.quote(str(toolkit / "bin" / "nvcc")))
@@ -118,8 +122,27 @@ def toolkit_variables(given: Mapping[str, str]) -> dict[str, str]:
     return {"CUDA_HOME": str(place)}
 
 
+def _toolkit(given: Mapping[str, str]) -> Path | None:
+    """Returns the folder of the toolkit that the user has named, or else that of the nvcc on PATH, or a usual one."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if given.get(name):
+            folder = Path(given[name]).absolute()
+            try:
+                return folder if _is_toolkit(folder) else None
+            except OSError as error:
+                reason = f"{name}={given[name]}: {error.strerror}"
+                raise UsageProblem(f"{reason}; name the folder of a CUDA toolkit, or unset {name}") from None
+    found = shutil.which("nvcc", path=given.get("PATH"))
+    for place in [*([Path(found).resolve().parents[1]] if found else []), *map(Path, TOOLKITS)]:
+        with contextlib.suppress(OSError):
+            if _is_toolkit(place):
+                return place
+    return None
+
+
 def _is_toolkit(folder: Path) -> bool:
-    return (folder / "bin" / "nvcc").exists() and (folder / "nvvm").exists()
+    """Returns whether a folder has an nvcc and what it needs. Raises OSError if it cannot be listed."""
+    return {"bin", "nvvm"} <= set(os.listdir(folder)) and "nvcc" in os.listdir(folder / "bin")
 
 
 def _link_all(source: Path, target: Path, but: str) -> None:

@@ -19,6 +19,7 @@ from emugpu.driver.toolchains import (
     toolchain_variables,
     toolkit_variables,
 )
+from emugpu.errors import UsageProblem
 
 PTX = Path(__file__).parents[2] / "data/cuda/driver_kernels.ptx"
 
@@ -88,8 +89,14 @@ def test_the_stand_in_for_nvcc_asks_for_ptx(nvcc, given, becomes):
     assert nvcc(*given.split(), "a b.cu") == [*becomes.split(), "a b.cu", "-cudart", "shared"]
 
 
-def test_the_stand_in_for_nvcc_leaves_the_choice_of_a_runtime(nvcc):
-    assert nvcc("x.cu", "--cudart=none") == ["x.cu", "--cudart=none"]
+@pytest.mark.parametrize("choice", ["-cudart none", "--cudart none", "-cudart=none", "--cudart=none"])
+def test_the_stand_in_for_nvcc_leaves_the_choice_of_a_runtime(nvcc, choice):
+    assert nvcc("x.cu", *choice.split()) == ["x.cu", *choice.split()]
+
+
+@pytest.mark.parametrize("word", ["with_cudart.cu", "-DCUDART_VERSION=-cudart", "-I/opt/-cudart/include"])
+def test_a_word_that_has_the_option_in_it_chooses_no_runtime(nvcc, word):
+    assert nvcc(word) == [word, "-cudart", "shared"]
 
 
 def test_a_toolkit_may_have_a_relative_path(nvcc, tmp_path, monkeypatch):
@@ -102,6 +109,32 @@ def test_a_toolkit_may_have_a_relative_path(nvcc, tmp_path, monkeypatch):
 def test_a_machine_without_a_toolkit_has_no_stand_in_for_nvcc(monkeypatch, tmp_path):
     monkeypatch.setattr("emugpu.driver.toolchains.TOOLKITS", ())
     assert toolkit_variables({"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}) == {}
+
+
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+@pytest.mark.parametrize("folder", ["nosuch", "file", "x" * 5000], ids=["missing", "file", "long"])
+def test_a_toolkit_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, variable, folder):
+    """It is not replaced by another one, which this machine may have."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(UsageProblem) as raised:
+        toolkit_variables({**os.environ, variable: folder})
+    said = str(raised.value)
+    assert said.startswith(f"{variable}={folder}: ") and said.endswith(f"or unset {variable}") and "\n" not in said
+
+
+def test_a_named_folder_without_nvcc_is_not_replaced(tmp_path):
+    """numba reads nvvm in it."""
+    (tmp_path / "nvvm").mkdir()
+    assert toolkit_variables({**os.environ, "CUDA_HOME": str(tmp_path)}) == {}
+
+
+@pytest.mark.parametrize("words", [["exec"], ["verify"]])
+def test_the_command_says_which_toolkit_there_is_not(words):
+    command = [sys.executable, "-m", "emugpu", *words, "--", "true"]
+    done = subprocess.run(command, env={**os.environ, "CUDA_HOME": "/nosuch"}, capture_output=True, text=True)
+    line = "emugpu: error: CUDA_HOME=/nosuch: No such file or directory; name the folder of a CUDA toolkit, or unset"
+    assert (done.returncode, done.stderr) == (2, f"{line} CUDA_HOME\n")
 
 
 def test_ptx_is_found_by_the_names_of_its_kernels(tmp_path):
@@ -241,6 +274,7 @@ add.u32 %r3, %r3, %r4; st.global.u32 [%rd3], %r3; ret; }
 
 @pytest.mark.parametrize("word", ["clean", "racy"])
 def test_the_drivers_linker_has_the_grid_barrier_of_libcudadevrt(capfd, monkeypatch, word):
+    """It has it once, even if the library is given twice."""
     kernel = MEETS if word == "clean" else MEETS.replace("call (r), cudaCGS", "st.param.b32 [r], 0; // ")
     monkeypatch.setenv("PYTHONPATH", os.fspath(Path(__file__).parents[2] / "support"))
     script = f"""
@@ -248,10 +282,12 @@ def test_the_drivers_linker_has_the_grid_barrier_of_libcudadevrt(capfd, monkeypa
         start()
         link, image, size = c_uint64(), c_uint64(), c_uint64()
         call("cuLinkCreate_v2", c_uint(0), None, None, byref(link))
-        for kind, text in ((1, {kernel.encode()!r}), (4, b"!<arch>\\ncuda_device_runtime.o/ 0 0 0 644 0")):
+        library = 4, b"!<arch>\\ncuda_device_runtime.o/ 0 0 0 644 0"
+        for kind, text in ((1, {kernel.encode()!r}), library, library):
             size = c_size_t(len(text))
             call("cuLinkAddData_v2", link, c_uint(kind), c_char_p(text), size, None, c_uint(0), None, None)
         call("cuLinkComplete", link, byref(image), byref(size))
+        assert ctypes.string_at(image.value).count(b"cudaCGSynchronize(.param") == 1
         module = asked("cuModuleLoadData", image)
         data = upload((c_int * 128)(*range(128)))
         launch(asked("cuModuleGetFunction", module, c_char_p(b"shift")), 4, 32, data, cooperative=True)
