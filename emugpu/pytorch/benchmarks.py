@@ -6,14 +6,21 @@ same functions. Triton's tries configurations until one of them runs, and takes 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 NOT_MEASURED = 1e30
 """What the autotuners get as milliseconds: finite, because they drop a kernel whose time is infinite."""
 INFINITY = float("inf")
-_completed = 0
-"""How many functions have run to their end."""
+
+
+class _OfThread(threading.local):
+    completed = 0
+    """How many functions have run to their end."""
+
+
+_here = _OfThread()
 
 
 def install(testing: Any) -> None:
@@ -29,9 +36,9 @@ def install_in_autotuner(autotuner: Any) -> None:
         # A call of the kernel has a dictionary of its arguments, a new one each time.
         if self.nargs is not None and getattr(self, "has_run_with", None) is self.nargs:
             return [INFINITY] * 3
-        before = _completed
+        before = _here.completed
         times = usual(self, *arguments, config=config, **named)
-        if _completed == before:
+        if _here.completed == before:
             return times
         self.has_run_with = self.nargs
         return [NOT_MEASURED] * 3
@@ -62,13 +69,12 @@ def _run_once(
     """Returns infinity in the form in which Triton returns milliseconds."""
     from emugpu.pytorch import streams
 
-    global _completed
     start, end = streams.Event(), streams.Event()
     start.record()
     fn()
     end.record()
     end.synchronize()
-    _completed += 1
+    _here.completed += 1
     time = start.elapsed_time(end)
     if quantiles is not None and len(quantiles) > 1:
         return [time] * len(quantiles)
