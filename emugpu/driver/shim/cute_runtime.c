@@ -26,8 +26,14 @@ API void cuda_dialect_assert_success(Error error) {
     if (error) abort();
 }
 
-/* The module of a compiled program, which the program's own functions load on first use. */
-API Error cuda_dialect_init_library_once(void **library, Error (*load)(void **), Error (*prepare)(void **, int32_t)) {
+/* Programs that CuTe DSL compiles for TVM FFI raise their CUDA errors by a function of TVM FFI, which they pass. The
+ * class of the exception (tvm_ffi_provider.py of CuTe DSL) refuses a text that does not begin with the number.
+ */
+#define KIND "CUDADialectError"
+#define BEGINNING "CUDA Error Code: "
+enum { INVALID_CONFIGURATION = 9 }; /* cudaErrorInvalidConfiguration */
+
+static Error load_once(void **library, Error (*load)(void **), Error (*prepare)(void **, int32_t)) {
     if (__atomic_load_n(library, __ATOMIC_ACQUIRE)) return 0;
     void *made = NULL, *nothing = NULL;
     int32_t devices = 0;
@@ -40,17 +46,32 @@ API Error cuda_dialect_init_library_once(void **library, Error (*load)(void **),
     return 0;
 }
 
+/* The module of a compiled program, which the program's own functions load on first use. If this fails, the program
+ * expects that the error has been raised.
+ */
+API Error cuda_dialect_init_library_once(void **library, Error (*load)(void **), Error (*prepare)(void **, int32_t),
+                                         void (*raise)(const char *kind, const char *text)) {
+    Error error = load_once(library, load, prepare);
+    if (error && raise) {
+        char text[256];
+        snprintf(text, sizeof text, BEGINNING "%d %s: %s", error, cudaGetErrorName(error), cudaGetErrorString(error));
+        raise(KIND, text);
+    }
+    return error;
+}
+
 API void cuda_dialect_unload_library_once(void **library) {
     void *loaded = __atomic_exchange_n(library, NULL, __ATOMIC_ACQ_REL);
     if (loaded) cudaLibraryUnload(loaded);
 }
 
-/* Programs that CuTe DSL compiles for TVM FFI raise their CUDA errors by a function of TVM FFI, which they pass. */
 typedef void (*Raise)(const char *kind, const char **parts, int32_t count);
 
 API void CuteDSLRT_TVMFFISetRaisedCudaError(Raise raise, int32_t error) {
-    const char *parts[] = {cudaGetErrorName(error), ": ", cudaGetErrorString(error)};
-    if (raise) raise("CUDADialectError", parts, 3);
+    char number[32];
+    snprintf(number, sizeof number, BEGINNING "%d ", error);
+    const char *parts[] = {number, cudaGetErrorName(error), ": ", cudaGetErrorString(error)};
+    if (raise) raise(KIND, parts, 4);
 }
 
 API void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(
@@ -65,9 +86,9 @@ API void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(
     (void)column, (void)end_column;
     char text[1024];
     snprintf(text, sizeof text,
-             "a launch is refused: %s; grid %dx%dx%d, block %dx%dx%d, %lld bytes of dynamic shared memory (%s:%d)",
-             violation ? violation : "no reason given", grid_x, grid_y, grid_z, block_x, block_y, block_z,
+             BEGINNING "%d a launch is refused: %s; grid %dx%dx%d, block %dx%dx%d, %lld bytes of dynamic shared memory (%s:%d)",
+             INVALID_CONFIGURATION, violation ? violation : "no reason given", grid_x, grid_y, grid_z, block_x, block_y, block_z,
              (long long)dynamic_shared, file ? file : "unknown file", line);
     const char *parts[] = {text};
-    if (raise) raise("CUDADialectError", parts, 1);
+    if (raise) raise(KIND, parts, 1);
 }

@@ -158,6 +158,10 @@ shape = [*(4, 1, 1), *(2000, 1, 1), 2000, ctypes.c_int64(512), *[0] * 10]
 place = [b"too many threads", b"program.py", 17, 1, 9]
 library.CuteDSLRT_TVMFFISetRaisedCudaLaunchError(said, *shape, *place)
 library.CuteDSLRT_TVMFFISetRaisedCudaError(None, 2)
+loading = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda library: 702)
+raising = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+said = raising(lambda kind, text: print(kind.decode(), text.decode()))
+assert library.cuda_dialect_init_library_once(ctypes.byref(ctypes.c_void_p()), loading, None, said) == 702
 """
 
 
@@ -165,9 +169,10 @@ def test_what_cute_dsl_compiles_for_tvm_ffi_raises_cuda_errors(capfd):
     done = run(capfd, "b200", sys.executable, "-c", TVM_FFI)
     assert done.code == 0
     assert done.out.splitlines() == [
-        "CUDADialectError cudaErrorMemoryAllocation: out of memory",
-        "CUDADialectError a launch is refused: too many threads; grid 4x1x1, block 2000x1x1, 512 bytes of dynamic "
-        "shared memory (program.py:17)",
+        "CUDADialectError CUDA Error Code: 2 cudaErrorMemoryAllocation: out of memory",
+        "CUDADialectError CUDA Error Code: 9 a launch is refused: too many threads; grid 4x1x1, block 2000x1x1, 512 "
+        "bytes of dynamic shared memory (program.py:17)",
+        "CUDADialectError CUDA Error Code: 702 cudaErrorLaunchTimeout: the launch timed out and was terminated",
     ]
 
 
