@@ -6,6 +6,7 @@ A test that passes is failed if its verdict is wrong, racy or hung, and skipped 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -44,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--check looks at launches on the emulated GPU; add --emulated-gpu b200")
     if limit is not None and not has_gpu:
         raise pytest.UsageError("--emulated-gpu-limit is that of the emulated GPU; add --emulated-gpu b200")
-    if limit is not None and not limit > 0:
-        raise pytest.UsageError(f"--emulated-gpu-limit {limit:g}: must be above 0; give the seconds of a test")
+    if limit is not None and not 0 < limit < math.inf:
+        raise pytest.UsageError(f"--emulated-gpu-limit {limit:g}: must be finite and above 0; give a test's seconds")
 
 
 @pytest.hookimpl(tryfirst=True)

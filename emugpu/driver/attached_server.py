@@ -8,6 +8,7 @@ closes.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -68,8 +69,8 @@ def _serve_requests(control: Connection, server: Server) -> bool:
 def _begin(server: Server, options: dict[str, Any]) -> None:
     """Continues with new options and an empty log."""
     check, limit = options.pop("check", False), options.pop("limit", None)
-    if limit is not None and not (isinstance(limit, int | float) and limit > 0):
-        raise UsageProblem(f"emulated GPU: limit {limit!r}: must be a number above 0; give seconds")
+    if limit is not None and not (isinstance(limit, int | float) and 0 < limit < math.inf):
+        raise UsageProblem(f"emulated GPU: limit {limit!r}: must be a finite number above 0; give seconds")
     try:
         emulation = EmulationOptions(**{"uninitialised": "report", **options})
         emulation.make_device()

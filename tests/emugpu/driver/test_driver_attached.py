@@ -193,7 +193,8 @@ def test_what_a_library_unloads_at_the_very_end_is_answered_as_by_a_driver_that_
     [
         ("emulated_gpu('b400').__enter__()", "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
         ("emulated_gpu(schedule='lifo').__enter__()", "schedule 'lifo': must be fifo, random, declining or reversed"),
-        ("emulated_gpu(limit='9').__enter__()", "limit '9': must be a number above 0; give seconds"),
+        ("emulated_gpu(limit='9').__enter__()", "limit '9': must be a finite number above 0; give seconds"),
+        ("emulated_gpu(limit=float('inf')).__enter__()", "limit inf: must be a finite number above 0; give seconds"),
         ("with emulated_gpu(): emulated_gpu('b200').__enter__()", "emulated_gpu inside emulated_gpu"),
         ("with emulated_gpu(): pass\nemulated_gpu('h200').__enter__()", "this process has an emulated b200 already"),
         (
@@ -339,9 +340,12 @@ def test_a_test_beyond_its_limit_is_incomplete(module):
     [
         (["--check"], "--check looks at launches on the emulated GPU; add --emulated-gpu b200"),
         (["--emulated-gpu-limit", "9"], "--emulated-gpu-limit is that of the emulated GPU; add --emulated-gpu b200"),
-        (
-            ["--emulated-gpu", "b200", "--emulated-gpu-limit", "0"],
-            "--emulated-gpu-limit 0: must be above 0; give the seconds of a test",
+        *(
+            (
+                ["--emulated-gpu", "b200", f"--emulated-gpu-limit={seconds}"],
+                f"--emulated-gpu-limit {seconds}: must be finite and above 0; give a test's seconds",
+            )
+            for seconds in ("0", "-1", "inf", "nan")
         ),
         (["--emulated-gpu", "b400"], "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
     ],
