@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,13 +106,14 @@ class _Process:
         activate_when_imported()
 
     def ask(self, *request: Any) -> Any:
-        self._control.send(request)
+        with suppress(ConnectionError):  # _receive says it
+            self._control.send(request)
         return self._receive()
 
     def _receive(self) -> Any:
         try:
             good, value = self._control.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             raise CannotRun("the process of the emulated GPU has ended; start this program again") from None
         if not good:
             raise value

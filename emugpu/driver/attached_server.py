@@ -2,7 +2,8 @@
 
 It receives ("begin", options) and ("verdict", target, failure) over a pipe, and replies (True, value) or (False,
 exception). Its first message holds the environment variables that the other process needs. It ends when the pipe
-closes.
+closes. Ctrl-C reaches both processes: here it ends the launch that runs, so that the other one, which waits for it,
+goes on and ends in its own way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -49,6 +51,7 @@ def _serve(control: Connection, model: GpuModel) -> None:
         gpu = SharedGpu(model, EmulationOptions(), Log(), kept_ptx=Path({**os.environ, **given}["CUTE_DSL_DUMP_DIR"]))
         control.send((True, given))
         with Server(listener, gpu) as server:
+            signal.signal(signal.SIGINT, lambda *_: setattr(server.gpu, "interrupted", True))
             server.serve(partial(_serve_requests, control, server), control.fileno())
 
 

@@ -18,7 +18,7 @@ from emugpu.driver.module_calls import LoadedKernel
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Abandoned, Session
 from emugpu.driver.stream_order import submit_launch
-from emugpu.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
+from emugpu.emulator import Deadlock, EmulatorError, Fault, Interrupted, LaunchError, LimitExceeded, PtxSyntaxError
 from emugpu.emulator.machine.grid import sm_limits
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
@@ -166,6 +166,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         workers = 1
     if gpu.recorder is not None:
         gpu.recorder.keep(session, function, parameters, record)
+    gpu.interrupted = False
     begun = time.monotonic()
     try:
         result = session.device.launch(
@@ -178,7 +179,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
             cooperative=shape.cooperative,
             arguments=[parameters[p.offset : p.offset + p.size] for p in kernel.parameters],
             gpu=gpu.model.target,
-            watch=partial(_stop_if_gone, session),
+            watch=partial(_stop_if_told, session, record.kernel),
             sinks=(checker,) if checker else (),
             workers=workers,
             max_steps=gpu.options.max_steps,
@@ -207,10 +208,12 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         submit_launch(session.order, record, stream, footprint)
 
 
-def _stop_if_gone(session: Session) -> None:
-    """Ends a launch if its process has ended, or if the host has no memory left for the kernel's writes."""
+def _stop_if_told(session: Session, kernel: str) -> None:
+    """Ends a launch if its process has ended, on Ctrl-C, or if the host has no memory left for the kernel's writes."""
     if session.is_gone():
         raise Abandoned
+    if session.gpu.interrupted:
+        raise Interrupted(f"kernel '{short_name(kernel)}' was ended by Ctrl-C (SIGINT)")
     if (have := free_bytes() - SPARE) < 0:
         raise HostMemoryShort(-have, 0)
 

@@ -56,6 +56,8 @@ class SharedGpu:
     """The seconds that all launches may take together; None: no limit."""
     spent: float = 0.0
     """The seconds that launches have taken so far."""
+    interrupted: bool = False
+    """Whether the user wants the launch that runs to end."""
 
     def seconds_left(self) -> float | None:
         return None if self.limit is None else max(self.limit - self.spent, 1e-6)

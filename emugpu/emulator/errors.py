@@ -74,3 +74,7 @@ class Livelock(Deadlock):
 
 class LimitExceeded(EmulatorError):
     """The run took more steps or more seconds than allowed. The message says where its warps are."""
+
+
+class Interrupted(EmulatorError):
+    """The user has ended the run."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,12 +51,14 @@ def module(tmp_path):
     return tmp_path
 
 
-def run(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
+def variables(folder: Path) -> dict[str, str]:
     path = os.pathsep.join(map(str, (TESTS.parent, TESTS / "support", folder)))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
-    return subprocess.run(
-        [sys.executable, *map(str, command)], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
+    return {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
+
+
+def run(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, *map(str, command)]
+    return subprocess.run(words, cwd=folder, env=variables(folder), capture_output=True, text=True, timeout=120)
 
 
 def python(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
@@ -209,6 +213,52 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, body, said):
     assert done.returncode == 1
     last = done.stderr.rstrip().splitlines()[-1]
     assert last.startswith("emugpu.errors.UsageProblem: ") and said in last
+
+
+SECTION = """
+from emugpu import emulated_gpu
+with emulated_gpu("b200") as gpu:
+    from kernels import *
+    try:
+        print("begins", flush=True)
+        launched("endless")
+    finally:
+        print(result_of("cuCtxSynchronize"))
+        print(gpu.verdict.reasons)
+"""
+INTERRUPTED = """
+import os
+from kernels import *
+
+def test_endless():
+    os.write(1, b"begins\\n")
+    launched("endless")
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "body", "command", "code", "says"),
+    [
+        ("program.py", SECTION, ["program.py"], -signal.SIGINT, "'kernel' was ended by Ctrl-C (SIGINT)"),
+        ("test_it.py", INTERRUPTED, ["-m", "pytest", "-s", "--emulated-gpu", "b200"], 2, "!! KeyboardInterrupt !!"),
+    ],
+)
+def test_ctrl_c_ends_the_launch_and_then_the_program(module, file, body, command, code, says):
+    """It reaches the emulated GPU, too, which goes on answering."""
+    (module / file).write_text(body)
+    plugin = ["-p", "emugpu.pytest_plugin"] if "pytest" in command else []
+    process = subprocess.Popen(
+        [sys.executable, *command, *plugin], cwd=module, env=variables(module), text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    for line in process.stdout:
+        if "begins" in line:
+            break
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code and says in out, out + err
+    assert "process" not in err and "was ended by Ctrl-C (SIGINT)" in err, err
 
 
 # ---- pytest ----
