@@ -7,9 +7,7 @@ The table counts kernels: the functions on the GPU that the programs of a projec
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -22,10 +20,11 @@ from emugpu.cli.options import FiniteRange, NamedPath, check_folder, check_outpu
 from emugpu.cli.program import ClearErrors
 from emugpu.cli.render import several, show_table
 from emugpu.cli.verdicts import exit_code
-from emugpu.errors import CannotRun, UsageProblem
+from emugpu.errors import UsageProblem
 from emugpu.processes.engine import in_order
+from tests.nightly.corpus.fetching import get
 from tests.nightly.corpus.kernels import SEVERITY, Kernel
-from tests.nightly.corpus.table import HERE, Project, projects
+from tests.nightly.corpus.table import Program, Project, projects
 from tests.nightly.corpus.verification import verify
 
 WORDS = ("clean", "warned", "racy", "wrong", "hung", "incomplete")
@@ -61,18 +60,11 @@ def main(
     Exit codes: as those of `emugpu verify`, for the most severe verdict on a kernel.
     """
     sources, answers = sources.resolve(), answers.resolve()
-    chosen = [project for project in projects() if part.lower() in project.name.lower()]
-    if not chosen:
-        names = ", ".join(project.name for project in projects())
-        raise UsageProblem(f"--project {part!r}: no project has that in its name; they are {names}")
-    work = [(project, program) for project in chosen for program in project.programs if match in program.name]
-    if not work:
-        raise UsageProblem(f"--match {match!r}: no program's command has that in it; shorten it, or leave it out")
-    chosen = list(dict.fromkeys(project for project, _ in work))
-    python = _checked(python, sources, answers, json_path)
+    chosen, work = choose(projects(), part, match)
+    python = checked(python, sources, answers, json_path)
     answers.mkdir(parents=True, exist_ok=True)
     for project in chosen if gets else ():
-        _get(project, python, sources)
+        get(project, python, sources, ["--no-deps"])
     job = partial(verify, python=python, sources=sources, answers=answers, limit=limit)
     click.echo(f"{several(len(work), 'program')}, each within {limit:g} s", err=True)
     kernels: list[Kernel] = []
@@ -87,7 +79,19 @@ def main(
     context.exit(exit_code([kernel.word for kernel in kernels]))
 
 
-def _checked(python: str, sources: Path, answers: Path, json_path: Path | None) -> str:
+def choose(table: list[Project], part: str, match: str) -> tuple[list[Project], list[tuple[Project, Program]]]:
+    """Returns the projects that ``--project`` and ``--match`` name, and their programs. Refuses to name none."""
+    chosen = [project for project in table if part.lower() in project.name.lower()]
+    if not chosen:
+        names = ", ".join(project.name for project in table)
+        raise UsageProblem(f"--project {part!r}: no project has that in its name; they are {names}")
+    work = [(project, program) for project in chosen for program in project.programs if match in program.name]
+    if not work:
+        raise UsageProblem(f"--match {match!r}: no program's command has that in it; shorten it, or leave it out")
+    return list(dict.fromkeys(project for project, _ in work)), work
+
+
+def checked(python: str, sources: Path, answers: Path, json_path: Path | None) -> str:
     """Returns the path of Python. Refuses what cannot be run or written, before the work is done."""
     found = shutil.which(python)
     if found is None:
@@ -96,27 +100,6 @@ def _checked(python: str, sources: Path, answers: Path, json_path: Path | None) 
     check_folder(answers, "--answers")
     check_output(json_path and str(json_path), "--json", "name another file")
     return str(Path(found).absolute())
-
-
-def _get(project: Project, python: str, sources: Path) -> None:
-    """Installs the packages of a project, fetches its code, and builds it."""
-    folder = sources / Path(project.folder).parts[0] if project.folder else sources
-    folder.mkdir(parents=True, exist_ok=True)
-    if project.packages:
-        _call([python, "-m", "pip", "install", "--quiet", "--no-deps", *project.packages], sources)
-    if project.repository and not any(folder.iterdir()):
-        _call(["git", "init", "--quiet", "."], folder)
-        _call(["git", "fetch", "--quiet", "--depth", "1", project.repository, project.commit], folder)
-        _call(["git", "checkout", "--quiet", "FETCH_HEAD", "--", *(project.parts or ["."])], folder)
-    for line in project.build:
-        _call(shlex.split(line.format(here=HERE)), folder)
-
-
-def _call(command: list[str], folder: Path) -> None:
-    try:
-        subprocess.run(command, cwd=folder, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotRun(f"{shlex.join(command)}: {error}") from None
 
 
 def _merged(kernels: list[Kernel]) -> list[Kernel]:

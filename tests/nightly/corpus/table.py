@@ -43,8 +43,8 @@ class Project:
     variables: tuple[tuple[str, str], ...] = ()
 
 
-def projects() -> list[Project]:
-    table = tomllib.loads((HERE / "corpus.toml").read_text(encoding="utf-8"))
+def projects(file: Path = HERE / "corpus.toml") -> list[Project]:
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
     return [_project(**entry) for entry in table["project"]]
 
 

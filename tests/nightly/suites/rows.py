@@ -1,0 +1,107 @@
+"""The row of one line of suites.toml: what the verdicts on its tests were."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from emugpu.check.verdict import ORDER
+from emugpu.errors import UsageProblem
+from emugpu.processes.program import run
+from tests.nightly.corpus.table import Program, Project
+
+HERE = Path(__file__).parent
+RANK = ("skips", "launches nothing", "clean", *reversed(ORDER))
+"""What becomes of a test, the worst last."""
+WORDS = (*RANK[2:], *RANK[1::-1])
+TESTS_RAN = (0, 1, 5)
+"""The exit codes of pytest that mean that it has run the tests: all passed, some failed, there were none."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The tests of one line. ``versions`` are those of the packages; ``ended`` says why not all tests were run."""
+
+    project: str
+    version: str
+    gpu: str
+    tests: str
+    counts: dict[str, int]
+    seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+    ended: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The verdicts that its tests have."""
+        unfinished = ["incomplete"] if self.ended else []
+        return unfinished + [word for word, count in self.counts.items() if count and word in ("clean", *ORDER)]
+
+    def cells(self) -> list[str]:
+        suite = f"{self.project} {self.version}, {self.gpu}: {self.tests}" + (f" ({self.ended})" if self.ended else "")
+        counts = [str(self.counts.get(word) or "") for word in WORDS]
+        return [suite, str(sum(self.counts.values())), *counts, f"{self.seconds:.0f}"]
+
+
+def run_suite(work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, limit: float) -> Row:
+    """Runs one line of the table with pytest, and returns its row. A finished record stays as it is."""
+    project, program = work
+    name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
+    record = answers / f"{name}.jsonl"
+    if not record.exists():
+        where = sources / project.folder
+        if not where.is_dir():
+            raise UsageProblem(f"--sources {sources}: there is no folder {where}; fetch the code with --get")
+        partial = record.with_suffix(".partial")
+        partial.write_text("", encoding="utf-8")
+        environment = {
+            **os.environ, "PYTHONPATH": str(HERE), "SUITE_RECORD": str(partial), "OMP_NUM_THREADS": "1",
+            **dict(project.variables),
+        }  # fmt: skip
+        options = ["-p", "emugpu.pytest_plugin", "-p", "suite_record", "--emulated-gpu", program.gpu, "--check"]
+        begun = time.monotonic()
+        with open(record.with_suffix(".log"), "wb") as log:
+            try:
+                command = [python, "-m", "pytest", *options, *program.command]
+                code = run(command, limit, cwd=where, env=environment, stdout=log, stderr=log).returncode
+                ended = "" if code in TESTS_RAN else f"pytest ended with code {code}"
+            except subprocess.TimeoutExpired:
+                ended = f"as far as {limit:g} s went"
+        with open(partial, "a", encoding="utf-8") as kept:
+            print(json.dumps({"seconds": round(time.monotonic() - begun, 1), "ended": ended}), file=kept)
+        partial.rename(record)
+    lines = record.read_text(encoding="utf-8").splitlines()
+    return row(project, program, [json.loads(line) for line in lines])
+
+
+def row(project: Project, program: Program, lines: Sequence[dict[str, Any]]) -> Row:
+    """Returns the row that the lines of a record give."""
+    found = {key: value for line in lines if "test" not in line for key, value in line.items()}
+    tests = list(_tests(line for line in lines if "test" in line))
+    ended = found["ended"] or ("" if tests else "no test was run")
+    return Row(
+        project.name, project.version, program.gpu, program.name, dict(Counter(word for word, _ in tests)),
+        found["seconds"], found.get("versions", {}), ended, tuple(why for _, why in tests if why),
+    )  # fmt: skip
+
+
+def _tests(lines: Iterable[dict[str, Any]]) -> Iterable[tuple[str, str]]:
+    """Yields what became of each test, and why. Of the lines of a test, of which its fixtures may have some, the worst
+    counts.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for line in lines:
+        word = line["verdict"] or {"passed": "launches nothing", "skipped": "skips"}.get(line["outcome"], "incomplete")
+        why = "" if word in ("clean", "launches nothing", "skips") else f"{word} {line['test']}: {line['why']}"
+        if line["test"] not in found or RANK.index(word) > RANK.index(found[line["test"]][0]):
+            found[line["test"]] = word, why
+    yield from found.values()
