@@ -54,8 +54,22 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Loads the CUDA libraries before any other module does. With pytest-xdist each worker gets its own GPU."""
     given = early_config.known_args_namespace
     dealt_out = getattr(given, "numprocesses", None) or getattr(given, "tx", None)
-    if given.emulated_gpu and (not dealt_out or "PYTEST_XDIST_WORKER" in os.environ):
+    if given.emulated_gpu is None:
+        return
+    if dealt_out and "PYTEST_XDIST_WORKER" not in os.environ:
+        _require(given.emulated_gpu)
+    else:
         _begin(given.emulated_gpu, "the start of pytest", {})
+
+
+def _require(gpu: str) -> None:
+    """Refuses an unknown GPU before workers are started, each of which would end with a traceback."""
+    from emugpu.driver.gpu_model import gpu_model
+
+    try:
+        gpu_model(gpu)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _begin(gpu: str, target: str, options: dict[str, Any]) -> EmulatedGpu:

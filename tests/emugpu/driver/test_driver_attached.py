@@ -53,7 +53,8 @@ def module(tmp_path):
 
 def variables(folder: Path) -> dict[str, str]:
     path = os.pathsep.join(map(str, (TESTS.parent, TESTS / "support", folder)))
-    return {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of this run
+    return {**own, "PYTHONPATH": path}
 
 
 def run(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
@@ -398,6 +399,8 @@ def test_a_test_beyond_its_limit_is_incomplete(module):
             for seconds in ("0", "-1", "inf", "nan")
         ),
         (["--emulated-gpu", "b400"], "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
+        (["--emulated-gpu", "b400", "-n", "1"], "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
+        (["--emulated-gpu="], "GPU '': must be one of b200, b300, h100, h200, rtx5090, spark"),
     ],
 )
 def test_wrong_options_are_said_in_a_line(tmp_path, options, said):
