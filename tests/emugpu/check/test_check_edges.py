@@ -11,6 +11,7 @@ from test_check_handovers_copies import BOX, LOAD
 from test_check_handovers_tensor import (
     A_BYTES,
     AFTER,
+    B_BYTES,
     BEFORE,
     LD,
     PREPARED,
@@ -328,6 +329,26 @@ def a_overwritten(form: str) -> str:
     return with_operands(every_lane + work + BEFORE + CTA_BARRIER)
 
 
+def half_of_an_operand(form: str) -> str:
+    """Half of A is loaded: the last tile of a sequence, whose other rows nobody uses. Does the rest come later?"""
+    half = A_BYTES // 2
+
+    def loads(barrier: str, *copies: str, nbytes: int) -> str:
+        return f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {nbytes};" + "".join(copies)
+
+    first = loads("bars", load(0, "data", "bars"), load(1, f"data+{A_BYTES}", "bars"), nbytes=half + B_BYTES)
+    rest = loads("bars+8", load(0, f"data+{half}", "bars+8"), nbytes=half)
+    multiply = {"never": mma(1, 128, 16), "later": mma(1, 128, 16) + rest, "not waited": rest + mma(1, 128, 16)}[form]
+    issue = first + wait("bars") + multiply + commit("bars+16") + wait("bars+16")
+    return (
+        only("%thread eq 0", initialise(1, 1, 1))
+        + allocated(1)
+        + only("%thread eq 32", issue + (wait("bars+8") if form != "never" else ""))
+        + CTA_BARRIER
+        + freed(1)
+    )
+
+
 def store_then_multiply(form: str) -> str:
     """A tcgen05.st of warp 0, and an MMA of thread 32 that overwrites it."""
     stored = ST + (WAIT_ST if form != "no wait" else "") + (BEFORE if form != "no fence" else "")
@@ -436,6 +457,24 @@ def test_an_mma_that_overwrites_a_of_one_before_is_a_warning(form, severity):
     report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")
     found = [finding.severity for finding in report.findings if finding.rule == "tmem-race"]
     assert (found, end) == ([severity] if severity else [], "ends")
+
+
+@pytest.mark.parametrize(
+    ("form", "errors", "warnings"),
+    [
+        ("never", [], ["stage-read-early"]),
+        ("later", ["stage-refilled-early"], ["stage-read-early"]),
+        ("not waited", ["stage-read-early"], []),
+    ],
+)
+def test_an_operand_that_nobody_writes_is_a_warning(form, errors, warnings):
+    """FROST multiplies tiles of two chunks, and loads one of them where a sequence has no more."""
+    table = Table("half", {"form": (form,)}, lambda s: half_of_an_operand(form), lambda s: outcome(), threads=64,
+                  arguments=operands(64))  # fmt: skip
+    report, end = table.report(Device(uninitialised="report"), Module.from_text(table.text("sm_100a")), "setting0")
+    assert sorted({finding.rule for finding in report.errors}) == errors
+    assert sorted({finding.rule for finding in report.warnings}) == warnings
+    assert end == "ends"
 
 
 @pytest.mark.parametrize(("form", "severity"), [("writer", None), ("reader", "warning")])
