@@ -29,7 +29,7 @@ from emugpu.driver.state import SharedGpu
 from emugpu.launch.launching import EmulationOptions, Schedule
 
 SCHEDULES: tuple[tuple[Schedule, int], ...] = (("fifo", 0), ("random", 1), ("reversed", 0))
-USES_CUTE = re.compile("cutlass|quack|flash_attn")
+USES_CUTE = re.compile("cutlass|quack|flash_attn|cudnn")
 SILENCE = 120.0
 """A launch of which no cluster ends for so many seconds is incomplete, as under `emugpu verify`."""
 
@@ -80,7 +80,8 @@ def _run(command: Sequence[str]) -> None:
         import torch  # noqa: F401  it gets the emulated GPU now
 
         _one_configuration()
-        if any(USES_CUTE.search(Path(word).read_text()) for word in command if word.endswith(".py")):
+        scripts = "".join(Path(word).read_text(encoding="utf-8") for word in command if word.endswith(".py"))
+        if USES_CUTE.search(scripts):
             _cute_dsl()
     sys.argv = list(command)
     sys.path[:0] = [str(script.parent)]
