@@ -119,9 +119,8 @@ def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
         reads.append(events.SharedChunks(rank, b.positions))
         spans = []
         if a is None:
-            lanes, column = a_lanes(what), split_address(what.a)[1]
-            span = range(int(lanes.min()), int(lanes.max()) + 1)
-            reads.append(events.TensorBlock(rank, span, range(column, column + A_COLUMNS)))
+            column = split_address(what.a)[1]
+            reads += [events.TensorBlock(rank, s, range(column, column + A_COLUMNS)) for s in _spans(a_lanes(what))]
         if what.metadata is not None:
             spans.append(metadata_columns(what))
         if what.vectors:
@@ -133,6 +132,13 @@ def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
         for k in what.layout()[0]
     )
     return (*reads, *d) if what.accumulate else tuple(reads), d
+
+
+def _spans(lanes: NDArray[np.intp]) -> list[range]:
+    """Returns the runs of adjacent lanes: with 64 rows, an A has 16 of every 32 lanes."""
+    lanes = np.unique(lanes)
+    runs = np.split(lanes, np.flatnonzero(np.diff(lanes) > 1) + 1)
+    return [range(int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
 def _multiply(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:

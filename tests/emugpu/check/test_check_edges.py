@@ -329,6 +329,19 @@ def a_overwritten(form: str) -> str:
     return with_operands(every_lane + work + BEFORE + CTA_BARRIER)
 
 
+def a_of_64_rows(form: str) -> str:
+    """A of 64 rows in tensor memory: 16 lanes of each warp. Does warp 2 store its ones? Nobody stores the others."""
+    stored = "tcgen05.st.sync.aligned.16x128b.x2.b32 [%r11], {%thread, %thread, %thread, %thread};" + WAIT_ST
+    multiply = mma(1, 64, 16).replace("%d0, %d1, %r31", "[%r11], %d1, %r31")
+    return with_operands(
+        "add.u32 %r11, %r10, 16;"
+        + (stored if form == "all" else only("%warp ne 2", stored))
+        + BEFORE + CTA_BARRIER + AFTER
+        + only("%thread eq 32", multiply + commit("bars") + wait("bars"))
+        + BEFORE + CTA_BARRIER
+    )  # fmt: skip
+
+
 def half_of_an_operand(form: str) -> str:
     """Half of A is loaded: the last tile of a sequence, whose other rows nobody uses. Does the rest come later?"""
     half = A_BYTES // 2
@@ -457,6 +470,16 @@ def test_an_mma_that_overwrites_a_of_one_before_is_a_warning(form, severity):
     report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")
     found = [finding.severity for finding in report.findings if finding.rule == "tmem-race"]
     assert (found, end) == ([severity] if severity else [], "ends")
+
+
+@pytest.mark.parametrize(("form", "errors"), [("all", []), ("three warps", ["tmem-uninit"])])
+def test_an_a_of_64_rows_reads_half_of_the_lanes(form, errors):
+    """PTX ISA 9.7.16.10.5: rows 0 to 15 are lanes 0 to 15, rows 16 to 31 lanes 32 to 47."""
+    table = Table("a", {"form": (form,)}, lambda s: a_of_64_rows(form), lambda s: outcome(), threads=128,
+                  arguments=operands(128))  # fmt: skip
+    report, end = table.report(Device(uninitialised="report"), Module.from_text(table.text("sm_100a")), "setting0")
+    assert sorted({finding.rule for finding in report.findings}) == errors
+    assert end == "ends"
 
 
 @pytest.mark.parametrize(
