@@ -76,7 +76,7 @@ def run(name, source, target, stream=0, early=False, grid=1):
     call("cuLaunchKernelEx", byref(config), kernels[name], pointers, None)
 
 """
-RACE, UNSURE = "race-launches", "not looked at"
+RACE, WARNED, UNSURE = "race-launches", "warning", "not looked at"
 PROGRAMS = {
     "two streams": ("run('fill', 0, p, a); run('pass_on', p, out, b)", RACE),
     "an event between": (
@@ -160,7 +160,7 @@ PROGRAMS = {
     "early in the legacy stream with a wait": ("run('fill_late', 0, p); run('wait_first', p, out, 0, True)", ""),
     "early in the legacy stream behind a fill of another stream, which waits for both": (
         "run('fill_late', 0, p); run('fill', 0, q, blocking); run('pass_on', p, out, 0, True)", ""),
-    "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", RACE),
+    "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", WARNED),
     "early behind a launch that does not let it, with a wait": (
         "run('fill', 0, p, a); run('wait_first', p, out, a, True)", ""),
     "early behind a launch that does not let it, over what that reads": (
@@ -176,8 +176,10 @@ def test_what_the_verdict_says_of_a_program(name):
     code, log = run_script(HEAD + text + "\ncall('cuCtxSynchronize')", check=True)
     assert code == 0
     verdict = judge(log, "the program", "", True)
-    assert [finding.rule for finding in verdict.findings] == ([RACE] if wanted == RACE else []), verdict.reasons
-    assert verdict.word == {"": "clean", RACE: "racy", UNSURE: "incomplete"}[wanted], verdict.reasons
+    severity = {RACE: "error", WARNED: "warning"}.get(wanted)
+    told = [(finding.rule, finding.severity) for finding in verdict.findings]
+    assert told == ([(RACE, severity)] if severity else []), verdict.reasons
+    assert verdict.word == {"": "clean", WARNED: "clean", RACE: "racy", UNSURE: "incomplete"}[wanted], verdict.reasons
 
 
 @pytest.mark.parametrize("waits", [False, True])
