@@ -317,6 +317,8 @@ class Histories:
             if passed and observer.follows(write):
                 if write.kind in self._asked or read.site.is_incoherent:
                     self.ordered.append((write, read))
+            elif read.site.is_incoherent and history.is_found(number, observer):
+                self.ordered.append((write, read))
             elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
                 is_late = _is_late(read, write, old_writes, old_reads)

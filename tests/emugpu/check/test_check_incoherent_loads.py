@@ -32,6 +32,12 @@ st.global.b32 [%rd0], 7; st.release.gpu.global.b32 [%rd0+1024], 1; bra OVER;
 READ: ld.acquire.gpu.global.b32 %r5, [%rd0+1024]; setp.eq.u32 %p3, %r5, 0; @%p3 bra READ; LOAD @%p2
 st.global.b32 [%rd0+2048], %r4; OVER:
 """
+FOUND = """
+setp.ne.u32 %p3, %r0, 0; @%p3 bra OVER; @!%p1 bra READ;
+st.relaxed.gpu.global.b32 [%rd0], 7; bra OVER;
+READ: ld.relaxed.gpu.global.b32 %r5, [%rd0]; setp.eq.u32 %p3, %r5, 0; @%p3 bra READ; LOAD @%p2
+st.global.b32 [%rd0+2048], %r4; OVER:
+"""
 ERROR, WARNING, NOTHING = {("incoherent-load", "error")}, {("incoherent-load", "warning")}, set()
 PROGRAMS = {
     "its own": (WRITE + OWN + USE, ERROR),
@@ -52,6 +58,9 @@ PROGRAMS = {
     "one byte of a word": (
         "st.global.b32 [%rd3], %r0;" + OWN.replace("nc.b32", "nc.u8").replace("[%rd1", "[%rd3+3") + USE, ERROR),
     "a value that nobody uses": (WRITE + OWN + "setp.gt.u32 %p3, %r0, 100; @%p3 st.global.b32 [%rd1], %r4;", NOTHING),
+    "what a strong load has found": (FOUND.replace("LOAD", OWN.replace("%rd1", "%rd0")), ERROR),
+    "what a strong load has found, by the coherent path": (
+        FOUND.replace("LOAD", OWN.replace("%rd1", "%rd0").replace(".nc", "")), NOTHING),
     "what another CTA has released": (FLAG.replace("LOAD", OWN.replace("%rd1", "%rd0")), ERROR),
     "what another CTA has released, by the coherent path": (
         FLAG.replace("LOAD", OWN.replace("%rd1", "%rd0").replace(".nc", "")), NOTHING),
