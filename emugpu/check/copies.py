@@ -192,10 +192,10 @@ class CpAsyncCopies(OperationChecker):
         drop_cluster(cluster, self._committed)
 
 
-def _stored(operation: Operation) -> int:
-    """Returns a number for the places and values of a bulk store, equal for equal ones."""
+def _stored(operation: Operation) -> tuple[object, ...]:
+    """Returns the places of a bulk store, and a number for its values, equal for equal ones."""
     places = (r.addresses.tobytes() if isinstance(r, GlobalItems) else r for r in operation.writes)
-    return hash((*places, operation.detail["values"].tobytes()))
+    return (*places, hash(operation.detail["values"].tobytes()))
 
 
 @dataclass

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
-from emugpu.check.same_values import are_alike
+from emugpu.check.same_values import are_alike, has_one_value, repeats
 from emugpu.check.signals_for_lanes import Behind, LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
 
@@ -53,12 +53,14 @@ class Record:
     "alloc", "free", "st.async" (or red.async), "map" (a tensor copy reads its tensor map).
 
     ``order`` is the agent's knowledge of its own cluster, if it was kept. ``scope`` is the scope of an atomic, relaxed,
-    volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is a
-    number for the addresses and values of a store. ``touched`` holds the addresses, and the number of bytes at each, of
-    the accesses of threads that the record stands for, or is None if there are many or others. ``values`` is that of a
-    thread's store, as `Access` has it. ``released`` holds releases of some lanes of the agent, if those of the access
-    need them. ``issue`` is the component and time of the thread that issued an asynchronous operation, as agents that
-    follow the issue know them.
+    volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is equal
+    for stores of the same values at the same addresses. ``touched`` holds the addresses, and the number of bytes at
+    each, of the accesses of threads that the record stands for, or is None if there are many or others. ``values`` is
+    that of a thread's store, as `Access` has it. ``released`` holds releases of some lanes of the agent, if those of
+    the access need them. ``issue`` is the component and time of the thread that issued an asynchronous operation, as
+    agents that follow the issue know them. ``replaced`` holds the components and times of the last writes of other
+    values that a store has replaced. ``is_doubtful``: a store is in no order with a write that an unordered one has
+    replaced.
     """
 
     space: Components
@@ -70,12 +72,14 @@ class Record:
     site: Site
     order: Rows | None = None
     scope: int = WEAK
-    stored: int | None = None
+    stored: tuple[object, ...] | None = None
     shape: object = None
     issue: tuple[int, int] | None = None
     released: list[LaneRelease] | None = None
     touched: list[tuple[int | NDArray[np.integer], int]] | None = None
     values: Any = None
+    replaced: frozenset[tuple[Components, int, int]] = frozenset()
+    is_doubtful: bool = False
     id: int = field(default_factory=count(1).__next__, init=False)
 
     def add_touched(self, where: int | NDArray[np.integer], nbytes: int) -> None:
@@ -84,6 +88,14 @@ class Record:
             self.touched.append((where, nbytes))
         else:
             self.touched = None
+
+    def replace(self, earlier: Iterable[Record], unordered: Iterable[Record], clock: Clock) -> None:
+        """Notes the writes that a store replaces, and those that it is in no order with."""
+        for one in earlier:
+            stamp = (one.space, one.who, one.time)
+            self.replaced |= one.replaced if repeats(one, self) else {stamp}
+        stamps = chain.from_iterable(one.replaced for one in unordered)
+        self.is_doubtful |= not all(clock.knows(*stamp, ORDER) for stamp in stamps)
 
     def knew(self, other: Record) -> bool:
         """Returns whether the other access happened before this one, as far as this agent knew."""
@@ -234,9 +246,13 @@ def is_sure(write: Record, others: Iterable[Record], saw: Callable[[Record], boo
     order with the write, and that one has the same value. The reader finds it or a later one (PTX ISA 8.10, causality).
 
     ``saw`` says whether the reader has seen a write. Writes of the same value one after the other do not count: their
-    values may be the same by chance.
+    values may be the same by chance. Strong writes do not count either: they may be in no order with a strong write of
+    another value, and that is no race.
     """
-    return write.stored is not None and any(saw(one) and are_alike(one, write) for one in others if one is not write)
+    if write.scope != WEAK or not has_one_value(write):
+        return False
+    seen = (one for one in others if one is not write and not one.is_doubtful and saw(one))
+    return any(are_alike(one, write) and has_one_value(one) for one in seen)
 
 
 def different(numbers: NDArray[np.int32]) -> list[int]:
@@ -352,6 +368,8 @@ class Histories:
                     self.conflicts.append(Conflict(earlier, write, False))
         alike = [one for one in history.alike if not observer.follows(one)]
         unordered = [*kept_writes, *alike]
+        if write.stored is not None:
+            write.replace([one for one in history.writes if one not in kept_writes], unordered, observer.clock)
         keeps_all = len(history.reads) < READS_KEPT
         for entry in history.reads:
             read = entry.last

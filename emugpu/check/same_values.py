@@ -22,6 +22,21 @@ def are_alike(one: Record, other: Record) -> bool:
     return _is_one_store(one.site, other.site) and _write_the_same(one, other)
 
 
+def repeats(one: Record, other: Record) -> bool:
+    """Returns whether a store is the same as another one: of the same values at the same addresses."""
+    return one.stored is not None and one.stored == other.stored and _is_one_store(one.site, other.site)
+
+
+def has_one_value(store: Record) -> bool:
+    """Returns whether the lanes of a store are known to write the same value to each byte.
+
+    Of lanes that store at one address, only the value of the one that wins is known.
+    """
+    if store.touched is None or _contents(store) is None:
+        return False
+    return store.agent.lanes.bit_count() == 1 or np.size(store.touched[0][0]) > 1
+
+
 def _is_one_store(one: Site, other: Site) -> bool:
     if one is other:
         return True

@@ -185,12 +185,12 @@ class ShadowMemory:
         self._history_limit = max(HISTORY_LIMIT, 2 * len(self.histories.all))
 
 
-def _stored(event: Access) -> int | None:
-    """Returns a number for a write's addresses and values, equal for equal ones, or None for other accesses."""
+def _stored(event: Access) -> tuple[object, ...] | None:
+    """Returns a write's addresses and values, or None for other accesses."""
     if event.mode != "write":
         return None
     items = event.values if isinstance(event.values, tuple) else (event.values,)
-    return hash(tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in (event.where, *items)))
+    return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in (event.where, *items))
 
 
 def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:

@@ -58,7 +58,7 @@ class Moment:
         self.space, self.order = clock.space, clock.rows[ORDER]
         self.who, self.time = who, time
         self.observer = Observer(clock, behind=behind)
-        self.records: dict[tuple[int, int, bool, int | None], Record] = {}
+        self.records: dict[tuple[int, int, bool, tuple[object, ...] | None], Record] = {}
         self.lanes = 0
         self.polls: Site | None = None
         self.released: list[LaneRelease] = []

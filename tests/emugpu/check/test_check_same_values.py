@@ -14,10 +14,10 @@ START = """
 mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd1, %rd0;
 xor.b32 %r1, %r0, 32; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd2, %rd0;
 mov.u32 %r2, %ctaid.x; mad.lo.u32 %r3, %r2, 64, %r0; mul.wide.u32 %rd3, %r3, 4; add.s64 %rd3, %rd3, %rd0;
-setp.eq.u32 %p1, %r2, 2; mov.b32 %r5, 42; mov.b32 %r7, 0;
+setp.eq.u32 %p0, %r2, 0; setp.eq.u32 %p1, %r2, 2; mov.b32 %r5, 42; mov.b32 %r7, 0;
 """
 """%rd1 and %rd2: words of the thread and of its neighbour in the other warp, for all CTAs. %rd3: a word of its own.
-%p1: CTA 2.
+%p0: CTA 0. %p1: CTA 2.
 """
 STORE, LOAD, LOAD_OTHER = "st.global.b32 [%rd1], %r5;", "ld.global.b32 %r4, [%rd1];", "ld.global.b32 %r4, [%rd2];"
 KEEP = "st.global.b32 [%rd3+1024], %r4;"
@@ -30,6 +30,15 @@ READ: ld.acquire.gpu.global.u32 %r6, [%rd0+512]; setp.eq.u32 %p0, %r6, 0; @%p0 b
 ld.global.b32 %r4, [%rd1]; st.global.b32 [%rd3+1024], %r4; OVER:
 """
 """CTA 2 stores twice and releases the first store, for which CTA 0 waits."""
+OWN = """
+and.b32 %r3, %r0, 31; mad.lo.u32 %r3, %r2, 64, %r3; add.u32 %r3, %r3, 2048;
+mul.wide.u32 %rd1, %r3, 4; add.s64 %rd1, %rd1, %rd0;
+setp.lt.u32 %p2, %r0, 32; @%p2 st.global.b32 [%rd1], %r7; bar.sync 0;
+"""
+"""%rd1: a word for both warps of a CTA, in which the first has stored 0 before a barrier."""
+PAIR = "and.b32 %r1, %r0, 31; and.b32 %r6, %r0, 30; mul.wide.u32 %rd1, %r6, 4; add.s64 %rd1, %rd1, %rd0;"
+"""%rd1: a word for two lanes. %r1: the lane."""
+STRONG = "st.relaxed.gpu.global.b32 [%rd1], {};"
 PROGRAMS = {
     "read by the thread that stores": (ROUND, False),
     "read by another warp behind a barrier": (STORE + "bar.sync 0;" + LOAD_OTHER + KEEP, False),
@@ -43,8 +52,19 @@ PROGRAMS = {
     "each stores a second value": (STORE + "mov.b32 %r5, 43;" + ROUND, True),
     "each adds to what it finds": (STORE + LOAD + "add.u32 %r5, %r4, 1;" + STORE, True),
     "one CTA stores it again later": (FLAG, True),
+    "one CTA has stored another value before": ("@%p0 st.global.b32 [%rd1], %r7;" + ROUND, True),
+    "one CTA has stored another value twice before": ("@%p0 st.global.b32 [%rd1], %r7;" + STORE + ROUND, True),
+    "another value is stored before a barrier": (OWN + ROUND, False),
+    "one CTA has stored another value before, all strongly": (
+        "@%p0 " + STRONG.format("%r7") + STRONG.format("%r5") + LOAD + KEEP, True),
+    "pairs of lanes store two values": (PAIR + ROUND.replace("%r5", "%r1"), True),
+    "pairs of lanes store one value": (PAIR + ROUND, False),
+    "all lanes store two values at one word": (PAIR + ROUND.replace("rd1", "rd0").replace("%r5", "%r1"), True),
+    "numbers with the same hash": (
+        "mov.b64 %rd4, 0; @%p1 mov.b64 %rd4, 0x1fffffffffffffff; setp.ne.u32 %p2, %r0, 0; @%p2 bra OVER; "
+        "st.global.b64 [%rd0], %rd4; ld.global.b64 %rd5, [%rd0]; st.global.b64 [%rd0+1024], %rd5; OVER:", True),
     "an atomic between": (STORE + "red.global.add.u32 [%rd1], 1;" + LOAD + KEEP, True),
-}
+}  # fmt: skip
 
 
 MANY = 2 * UNORDERED_KEPT + 3
