@@ -249,7 +249,7 @@ def is_sure(write: Record, others: Iterable[Record], saw: Callable[[Record], boo
     values may be the same by chance. Strong writes do not count either: they may be in no order with a strong write of
     another value, and that is no race.
     """
-    if write.scope != WEAK or not has_one_value(write):
+    if write.scope != WEAK or write.is_doubtful or not has_one_value(write):
         return False
     seen = (one for one in others if one is not write and not one.is_doubtful and saw(one))
     return any(are_alike(one, write) and has_one_value(one) for one in seen)

@@ -30,6 +30,11 @@ READ: ld.acquire.gpu.global.u32 %r6, [%rd0+512]; setp.eq.u32 %p0, %r6, 0; @%p0 b
 ld.global.b32 %r4, [%rd1]; st.global.b32 [%rd3+1024], %r4; OVER:
 """
 """CTA 2 stores twice and releases the first store, for which CTA 0 waits."""
+RELEASED = """
+setp.ne.u32 %p2, %r0, 0; @%p2 bra OVER; @%p1 bra READ; @%p0 st.global.b32 [%rd1], %r7;
+st.global.b32 [%rd1], %r5; @%p0 red.release.gpu.global.add.u32 [%rd0+512], 1; bra OVER;
+""" + FLAG[FLAG.index("READ: ") :]
+"""CTA 0 stores another value first, and releases its second store, for which CTA 2 waits."""
 OWN = """
 and.b32 %r3, %r0, 31; mad.lo.u32 %r3, %r2, 64, %r3; add.u32 %r3, %r3, 2048;
 mul.wide.u32 %rd1, %r3, 4; add.s64 %rd1, %rd1, %rd0;
@@ -54,6 +59,7 @@ PROGRAMS = {
     "one CTA stores it again later": (FLAG, True),
     "one CTA has stored another value before": ("@%p0 st.global.b32 [%rd1], %r7;" + ROUND, True),
     "one CTA has stored another value twice before": ("@%p0 st.global.b32 [%rd1], %r7;" + STORE + ROUND, True),
+    "one CTA has stored another value before, and releases": (RELEASED, True),
     "another value is stored before a barrier": (OWN + ROUND, False),
     "one CTA has stored another value before, all strongly": (
         "@%p0 " + STRONG.format("%r7") + STRONG.format("%r5") + LOAD + KEEP, True),
