@@ -103,13 +103,13 @@ class ShadowMemory:
         if len(self.histories.all) > self._history_limit:
             self._tidy()
 
-    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
-        """Records an access to chunks. Returns whether each of them had been accessed before."""
+    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> int:
+        """Records an access to chunks. Returns how many of them had never been accessed."""
         if self._pending is not None:
             self._pending.settle(chunks.ravel())
         return self._access_chunks(chunks, record, observer)
 
-    def _access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
+    def _access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> int:
         cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]
         first = int(now[0])
@@ -117,14 +117,14 @@ class ShadowMemory:
             new = self._step(first, record, observer, int(chunks[0]) * CHUNK, len(chunks) * CHUNK)
             if new != first:
                 cells[chunks] = new
-            touched = first != 0
+            fresh = 0 if first else len(chunks)
         else:
-            touched = self._access_unlike(chunks, now, record, observer)
+            fresh = self._access_unlike(chunks, now, record, observer)
         if len(self.histories.all) > self._history_limit:
             self._tidy()
-        return touched
+        return fresh
 
-    def _access_unlike(self, chunks: Chunks, now: NDArray[np.int32], record: Record, observer: Observer) -> bool:
+    def _access_unlike(self, chunks: Chunks, now: NDArray[np.int32], record: Record, observer: Observer) -> int:
         numbers = different(now)
         table = np.empty(numbers[-1] + 2, np.int32)
         table[DIVIDED] = DIVIDED
@@ -139,7 +139,7 @@ class ShadowMemory:
         if numbers[0] == DIVIDED:
             for chunk in chunks[now == DIVIDED].tolist():
                 self._access_bytes(chunk, WHOLE, record, observer)
-        return 0 not in numbers
+        return int(np.count_nonzero(now == 0))
 
     def _access_bytes(self, chunk: int, mask: int, record: Record, observer: Observer) -> None:
         held = self.divided.get(chunk)

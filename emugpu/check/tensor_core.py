@@ -32,10 +32,12 @@ def read_operand(
     model: Model, operation: Operation, region: SharedChunks, record: Record, observer: Observer
 ) -> None:  # fmt: skip
     memory = model.shared[operation.agent.cluster, region.cta]
-    if not memory.access_chunks(region.chunks, record, observer):
-        # The program may leave those rows of the result unused. What is written there later is a race of its own.
+    if fresh := memory.access_chunks(region.chunks, record, observer):
+        # The program may leave the rows of the result unused that come from unwritten rows, but not all of the result.
+        # What is written there later is a race of its own.
+        severity: Severity = "error" if fresh == region.chunks.size else "warning"
         model.say(
-            "stage-read-early", "warning", "the MMA reads shared memory that nobody has written yet",
+            "stage-read-early", severity, "the MMA reads shared memory that nobody has written yet",
             (operation.site, operation.agent), missing="no wait for the operation that writes it",
             fix="wait for the mbarrier that counts the bytes of the copies, or use no row that comes from this",
         )  # fmt: skip
