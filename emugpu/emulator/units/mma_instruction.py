@@ -167,15 +167,16 @@ def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[TensorMemoryBl
 def a_lanes(what: Mma) -> NDArray[np.intp]:
     """Returns the lanes of the rows of an A in tensor memory, [parts, rows].
 
-    Each part of D's columns has lanes of its own: those of D itself, plus the offset between the two addresses. If
-    parts lie one above the other, in ``.ws`` and in a pair with M = 128, there are as many copies of A, and they may
-    differ. FlashMLA's kernels for B200 multiply two halves of K at once that way (sparse prefill, 2026).
+    They are the lanes of D, and both begin in the same one (PTX ISA 9.7.16.10.5). If parts of D's columns lie one above
+    the other, in ``.ws`` and in a pair with M = 128, there are as many copies of A, and they may differ. FlashMLA's
+    kernels for B200 multiply two halves of K at once that way (sparse prefill, 2026).
     """
-    offset = split_address(what.a)[0] - split_address(what.d_address)[0]
+    lane, wanted = split_address(what.a)[0], split_address(what.d_address)[0]
+    if lane != wanted:
+        raise Fault(f"tcgen05.mma A address {what.a:#x}: lane {lane} must be {wanted}, the lane of D", "operand")
     parts: dict[int, list[NDArray[np.intp]]] = {}
     for block in what.layout()[0]:
-        lanes = np.arange(block.lanes.start, block.lanes.stop) + offset
-        parts.setdefault(block.target[1].start, []).append(lanes)
+        parts.setdefault(block.target[1].start, []).append(np.arange(block.lanes.start, block.lanes.stop))
     return np.stack([np.concatenate(lanes) for lanes in parts.values()])
 
 

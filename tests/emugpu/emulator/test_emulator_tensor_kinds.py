@@ -217,6 +217,18 @@ def test_a_in_tensor_memory(kind, element):
     np.testing.assert_array_equal(as_numbers(words, d_type), a @ b.T)
 
 
+@pytest.mark.parametrize(("m", "lane"), [(64, 16), (64, 8), (64, 32), (128, 16)])
+def test_a_in_tensor_memory_begins_in_the_lane_of_d(m, lane):
+    """PTX ISA 9.7.16.10.5: lane 0, or 16 for 64 rows in the upper halves; the same one for A and D."""
+    what = instruction_descriptor("f16", m, "f16", "f16")
+    mma = f"add.u32 %r22, %r22, {lane << 16}; "
+    mma += f"tcgen05.mma.cta_group::1.kind::f16 [%r10], [%r22], %rd5, {what}, %p4;"
+    rows = np.zeros((128, 32), np.uint8)
+    with pytest.raises(Fault, match=f"lane {lane} must be 0, the lane of D") as raised:
+        run("f16", mma, rows, rows[:N], before=STORE_A)
+    assert raised.value.rule == "operand"
+
+
 def _rows_as_core_matrices(rows: np.ndarray) -> np.ndarray:
     """What `core_matrices` turns into these rows, one after the other."""
     return rows.ravel().reshape(16, 2, 8, 16).transpose(0, 2, 1, 3).reshape(128, 32)
