@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, prod
+from math import inf, isinf, isnan, prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -115,9 +115,17 @@ def find_type(name: str) -> DataType | None:
 
 
 def fits(value: int | float, dtype: DataType) -> bool:
-    """Returns whether a type can hold a value. A type of floats rounds it, and holds none above its largest one."""
+    """Returns whether a type can hold a value. A type of floats rounds it to the nearest one, which may be its largest
+    (3.4028235e38 is the largest f32 in eight digits), but neither NaN nor infinity if the value is not.
+    """
     if dtype.is_float:
-        return not float(ml_dtypes.finfo(dtype.numpy).max) < abs(value) != inf  # type: ignore[no-untyped-call]
+        info = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+        # A quarter of eps is at most half of the step above the largest value. Types of 4 and 6 bits clamp.
+        if float(info.max) * (1 + float(info.eps) / 4) < abs(value) != inf:
+            return False
+        with np.errstate(invalid="ignore"):
+            held = float(dtype.numpy.type(value))
+        return isnan(held) == isnan(value) and isinf(held) == isinf(value)
     least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 

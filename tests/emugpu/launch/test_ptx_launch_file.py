@@ -83,7 +83,11 @@ BAD = [
         '"f32", shape = 4, init = 1e39',
         "init = 1e+39: is not a value of f32",
     ),
-    ('"f32", shape = [32, 64], init = "integer"', '"e4m3", shape = 4, init = -449', "= -449: is not a value of e4m3"),
+    ('"f32", shape = [32, 64], init = "integer"', '"e4m3", shape = 4, init = -480', "= -480: is not a value of e4m3"),
+    ('"f32", shape = [32, 64], init = "integer"', '"e4m3", shape = 4, init = inf', "= inf: is not a value of e4m3"),
+    ('"f32", shape = [32, 64], init = "integer"', '"e2m1", shape = 4, init = nan', "= nan: is not a value of e2m1"),
+    ('"f32", shape = [32, 64], init = "integer"', '"e2m1", shape = 4, init = 8', "= 8: is not a value of e2m1"),
+    ('"f32", shape = [32, 64], init = "integer"', '"ue8m0", shape = 4, init = -1', "= -1: is not a value of ue8m0"),
     ('"C", 32, 64]', '"C", 32, { f16 = 65536 }]', "arguments[4] = 65536: is not a value of f16"),
     ('64], init = "normal"', '64], init = "several.npy"', "several.npy holds several arrays (.npz); write one with"),
     ('64], init = "normal"', '64], init = "a\\u0000.npy"', 'init = "a\\u0000.npy": must be one of integer, index'),
@@ -191,6 +195,31 @@ def test_a_wrong_launch_file_gets_one_line(tmp_path, old, new, message):
     assert result.stdout == "" and result.stderr.startswith("emugpu: error: ")
     assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert str(tmp_path) in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("f32", "3.4028235e38"),
+        ("f32", "-3.4028235e+38"),
+        ("f64", "1.7976931348623157e308"),
+        ("f16", "65519"),
+        ("e4m3", "-448"),
+        ("e4m3", "nan"),
+        ("e5m2", "inf"),
+        ("bf16", "-inf"),
+        ("e2m1", "6.0"),
+        ("e2m1", "0.1"),
+        ("ue8m0", "3"),
+    ],
+)
+def test_a_number_that_a_type_rounds_is_a_value_of_it(tmp_path, dtype, value):
+    """NumPy and C print the largest f32 as 3.4028235e38, which is a little above it."""
+    path = tmp_path / "launch.toml"
+    text = GOOD.replace('C = "A @ B"', 'C = { value = "A @ B", tolerance = 0.1 }')
+    path.write_text(text.replace('"f32", shape = [32, 64], init = "integer"', f'"{dtype}", shape = 4, init = {value}'))
+    fill = read_launch_file(path).buffers["A"].fill
+    assert fill is not None and fill.kind == "number" and str(float(fill.number)) == str(float(value))
 
 
 @pytest.mark.parametrize("key", ["tolerance", "absolute", "relative"])
