@@ -107,7 +107,11 @@ def _scalar(where: str, parameter: Parameter, argument: Any) -> bytes:
         )
     elif isinstance(argument, float) or (isinstance(argument, int) and parameter.type in _FLOATS):
         default: type[np.floating] = np.float64 if parameter.size == 8 else np.float32
-        data = np.asarray(argument, _FLOATS.get(parameter.type, default)).tobytes()
+        try:
+            with np.errstate(over="raise"):
+                data = np.asarray(argument, _FLOATS.get(parameter.type, default)).tobytes()
+        except ArithmeticError:
+            raise LaunchError(f"{where} = {argument} is too large for '{parameter.name}'") from None
     elif isinstance(argument, int):
         limit = 1 << 8 * parameter.size
         if not -limit // 2 <= argument < limit:

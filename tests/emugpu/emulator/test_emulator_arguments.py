@@ -52,6 +52,17 @@ def test_parameters_lie_at_multiples_of_their_sizes_little_endian():
     assert block == bytes(expected)
 
 
+def test_a_number_above_the_largest_float_is_refused():
+    arguments = [1, 2, 3, 1.5, 3.4028235e38, bytes(12), 4]
+    assert copied(*arguments)[24:28] == np.finfo(np.float32).max.tobytes()
+    for large in (1e39, -1e39, 10**400):
+        arguments[4] = large
+        with pytest.raises(LaunchError, match="is too large for 'e'"):
+            copied(*arguments)
+    arguments[4] = float("-inf")
+    assert copied(*arguments)[24:28] == np.float32("-inf").tobytes()
+
+
 def test_numpy_scalars_and_negative_numbers_keep_their_bits():
     block = copied(-128, np.float32(1.0), np.int16(-3), np.int64(-1), np.uint32(7), bytearray(12), np.int32(9))
     assert block[0] == 0x80 and block[4:8] == np.float32(1.0).tobytes() and block[8:10] == b"\xfd\xff"
