@@ -55,7 +55,8 @@ CHUNK = 8
 SCALES = 8
 EMPTY = ("absent", "uninitialised")
 """Fills that take no memory before a kernel writes to the buffer."""
-LARGE = 1 << 28
+LARGE = 1 << 26
+"""A launch that needs at most so many bytes is never refused: the emulator itself takes more."""
 COMPARING = 40
 """Bytes for each element that is compared: the values, the expected values and their differences, most in float64."""
 
@@ -268,13 +269,14 @@ class PlacedBuffer:
 
 
 def require_host_memory(what: Launchable) -> None:
-    """Raises CannotRun if this machine cannot hold `host_bytes`."""
+    """Raises CannotRun if this machine cannot hold the `host_bytes` of a large launch."""
     needed = host_bytes(what)
-    if needed > LARGE:
-        gc.collect()  # Python counts objects, not bytes: it would keep the memory of ended launches for long
+    if needed <= LARGE:
+        return
+    gc.collect()  # Python counts objects, not bytes: it would keep the memory of ended launches for long
     have = free_bytes() - SPARE
     if needed > have:
-        largest = max(what.buffers.values(), key=lambda one: _bytes_of(one))
+        largest = max(what.buffers.values(), key=_bytes_of)
         raise CannotRun(
             f"{what.place(f'buffers.{largest.name}')}: the buffers need {needed / 2**30:.1f} GiB of this machine's "
             f"memory, and {max(have, 0) / 2**30:.1f} GiB are free; make them smaller"
