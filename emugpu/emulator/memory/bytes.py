@@ -31,14 +31,17 @@ Zeroed = Callable[[int], NDArray[np.uint8]]
 
 
 def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
-    """Returns zeroed bytes at a host address that is a multiple of 64, as wider views need.
+    """Returns zeroed bytes at a host address that is a multiple of 64, as wider views need. Raises MemoryError.
 
-    Many of them come from the system itself, which lends a page when it is touched and takes all back at the end.
-    glibc's malloc serves them from its heap once a block as large was freed (mallopt(3), M_MMAP_THRESHOLD): calloc then
-    clears them, so all pages are there, and the heap keeps them.
+    A large block comes from the system itself, which provides a page when it is touched and takes all of them back with
+    the array. glibc's malloc would serve it from its heap once a block as large was freed (mallopt(3),
+    M_MMAP_THRESHOLD): calloc then clears it, so all pages are there, and the heap keeps them.
     """
     if nbytes >= _LARGE:
-        return np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        try:
+            return np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        except OSError as error:
+            raise MemoryError(f"{nbytes} bytes: {error.strerror}") from None
     raw = np.zeros(nbytes + _CACHE_LINE, np.uint8)
     skip = -raw.ctypes.data % _CACHE_LINE
     return raw[skip : skip + nbytes]

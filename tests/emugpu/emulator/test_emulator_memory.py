@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 import numpy as np
 import pytest
@@ -231,3 +232,17 @@ def test_large_zeroed_bytes_take_no_memory_until_they_are_touched():
         assert ctypes.CDLL(None).mincore(start, ctypes.c_size_t(array.nbytes), ctypes.c_void_p(pages.ctypes.data)) == 0
         assert np.count_nonzero(pages & 1) < 4
     assert above.all() and not any(array.any() for array in found)
+
+
+@pytest.mark.parametrize("nbytes", [1, 64, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_zeroed_bytes_are_aligned_and_stay_while_a_view_does(nbytes):
+    view = aligned_bytes(nbytes)[nbytes // 2 :]
+    gc.collect()
+    view[:] = 7
+    assert view.size == nbytes - nbytes // 2 and (view == 7).all()
+    assert aligned_bytes(nbytes).ctypes.data % 64 == 0
+
+
+def test_a_block_that_the_system_has_not_is_a_lack_of_memory():
+    with pytest.raises(MemoryError):
+        aligned_bytes(1 << 60)
