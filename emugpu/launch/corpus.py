@@ -103,7 +103,7 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
             ptx = launch_file_data(path).get("ptx")
             if isinstance(ptx, str):
                 found.setdefault((path.parent / ptx).resolve(), []).append(path)
-        except (UsageProblem, ValueError):  # or no name of a file
+        except (UsageProblem, ValueError, RuntimeError):  # resolve: a null character, links in a circle
             found[path] = [path]
     return found
 
