@@ -277,8 +277,8 @@ def launched_ptx(what: Launchable) -> str:
         if section.name in wanted and not section.is_closed:
             line = what.text.count("\n", 0, section.start) + 1
             raise UsageProblem(
-                f"{what.ptx}: the kernel of PTX line {line}, {readable_name(section.name)}, has no closing brace: the "
-                "file ends in the middle of it; write the whole file"
+                f"{what.ptx}: kernel '{readable_name(section.name)}', PTX line {line}, has no closing brace: the file "
+                "ends in the middle of it; write the whole file"
             )
     return blank_kernels(what.text, lambda name: name not in wanted)
 

@@ -350,7 +350,7 @@ def test_a_file_that_ends_in_the_middle_of_a_kernel_is_bad_input(write, tmp_path
     line = text[: text.index(".entry")].count("\n") + 1
     result = command(launch)
     assert result.exit_code == 2 and result.stderr == (
-        f"emugpu: error: {tmp_path / 'cut.ptx'}: the kernel of PTX line {line}, kernel, has no closing brace: the file "
+        f"emugpu: error: {tmp_path / 'cut.ptx'}: kernel 'kernel', PTX line {line}, has no closing brace: the file "
         "ends in the middle of it; write the whole file\n"
     )
     assert command(launch, "--emulate", "ptxas=false").exit_code == 2
