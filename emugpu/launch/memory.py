@@ -287,11 +287,18 @@ def host_bytes(what: Launchable) -> int:
     """Returns the bytes of this machine that a run takes for the buffers' first values, their copy on the emulated GPU,
     and the largest comparison.
     """
-    sizes = {name: prod(buffer.shape or ()) for name, buffer in what.buffers.items()}
+    sizes = {name: _elements(buffer) for name, buffer in what.buffers.items()}
     comparing = [
         COMPARING * sizes[each.buffer] + 8 * sum(sizes[name] for name in each.operands) for each in what.expectations
     ]
     return sum(_bytes_of(each) for each in what.buffers.values()) + max(comparing, default=0)
+
+
+def _elements(buffer: Buffer) -> int:
+    if buffer.shape is None and buffer.fill is not None and buffer.fill.file is not None:
+        with suppress(OSError, ValueError, EOFError):  # load_file reports it
+            return np.lib.format.open_memmap(buffer.fill.file, mode="r").size
+    return prod(buffer.shape or ())
 
 
 def _bytes_of(buffer: Buffer) -> int:

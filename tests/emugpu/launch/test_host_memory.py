@@ -60,6 +60,22 @@ a = {{ dtype = "{dtype}", shape = {size}, init = {init} }}
 b = {{ dtype = "{dtype}", shape = {size}, init = "integer" }}
 {more}
 """
+
+
+def test_a_comparison_counts_for_a_buffer_that_has_the_shape_of_its_file(tmp_path):
+    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 b"]))
+    np.save(tmp_path / "a.npy", np.ones((20, 50), np.float64))
+    text = MEMORY_LAUNCH.format(
+        dtype="f32", size=1000, init='"a.npy"', more="[expect]\na = { value = 'a', absolute = 1 }"
+    )
+    counted = []
+    for number, shape in enumerate(("shape = [20, 50], ", "")):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(text.replace("shape = 1000, ", shape, 1))
+        counted.append(host_bytes(read_launch_file(path)))
+    assert counted[0] == counted[1] > 40 * 1000
+
+
 MEASURE = """
 import resource, sys
 from pathlib import Path
