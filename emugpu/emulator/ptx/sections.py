@@ -39,10 +39,9 @@ def kernel_sections(text: str) -> tuple[Section, ...]:
     while (entry := _ENTRY.search(bare, at)) is not None:
         body = bare.find("{", entry.end())
         body = len(bare) if body < 0 else body
-        at = closing_brace(bare, body)
-        is_closed = at >= 0
-        at = at if is_closed else len(bare)
-        sections.append(Section(entry[1], entry.start(), body, at, is_closed))
+        end = closing_brace(bare, body)
+        at = len(bare) if end < 0 else end
+        sections.append(Section(entry[1], entry.start(), body, at, is_closed=end >= 0))
     return tuple(sections)
 
 
