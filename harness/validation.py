@@ -235,6 +235,7 @@ class Matmul:
     rows: np.ndarray | None = None
     operands = ()
     """The reference has been computed from them."""
+    size = None
 
     @property
     def compared(self) -> str:

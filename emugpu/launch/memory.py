@@ -289,7 +289,9 @@ def host_bytes(what: Launchable) -> int:
     """
     sizes = {name: _elements(buffer) for name, buffer in what.buffers.items()}
     comparing = [
-        COMPARING * sizes[each.buffer] + 8 * sum(sizes[name] for name in each.operands) for each in what.expectations
+        COMPARING * (sizes[each.buffer] if each.size is None else each.size)
+        + 8 * sum(sizes[name] for name in each.operands)
+        for each in what.expectations
     ]
     return sum(_bytes_of(each) for each in what.buffers.values()) + max(comparing, default=0)
 

@@ -314,6 +314,10 @@ class Expectation(Protocol):
     def operands(self) -> Collection[str]:
         """Returns the buffers whose first values `judge` computes with."""
 
+    @property
+    def size(self) -> int | None:
+        """Returns how many elements are compared, from the first on; None: all."""
+
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> ExpectationResult:
         """Compares the values of the buffer.
 

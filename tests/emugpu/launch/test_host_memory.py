@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from emugpu.emulator.memory.global_memory import Allocation
 from emugpu.errors import CannotRun
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import run
-from emugpu.launch.memory import host_bytes
+from emugpu.launch.memory import COMPARING, host_bytes
 
 
 def test_buffers_that_this_machine_cannot_hold_are_refused_before_they_are_drawn(tmp_path, monkeypatch):
@@ -74,6 +75,17 @@ def test_a_comparison_counts_for_a_buffer_that_has_the_shape_of_its_file(tmp_pat
         path.write_text(text.replace("shape = 1000, ", shape, 1))
         counted.append(host_bytes(read_launch_file(path)))
     assert counted[0] == counted[1] > 40 * 1000
+
+
+def test_elements_that_are_not_compared_do_not_count(tmp_path):
+    """Of a workspace only the counters at its start are compared."""
+    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 b"]))
+    path = tmp_path / "launch.toml"
+    path.write_text(MEMORY_LAUNCH.format(dtype="u32", size=1000, init="0", more="[expect]\na = '0'"))
+    what = read_launch_file(path)
+    [all_of_it] = what.expectations
+    fewer = replace(what, expectations=(replace(all_of_it, size=10),))
+    assert host_bytes(what) - host_bytes(fewer) == COMPARING * (1000 - 10)
 
 
 MEASURE = """
