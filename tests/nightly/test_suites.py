@@ -13,12 +13,24 @@ from tests.nightly.corpus.table import Program, Project, projects
 from tests.nightly.suites.__main__ import main
 from tests.nightly.suites.rows import HERE, row, run_suite
 
-PROJECT = Project("project", "1", ())
+PROJECT = Project("project", "1", (), variables=(("OF_PROJECT", "1"),))
 TESTS = """
 import os
 import pytest
 
-def test_passes():
+def test_passes(pytestconfig):
+    assert pytestconfig.getoption("--emulated-gpu") == "b200" and pytestconfig.getoption("--check")
+    assert os.environ["OF_PROJECT"] == "1"
+
+@pytest.mark.emulated_gpu(verdict="incomplete")
+def test_has_a_verdict():
+    pass
+
+@pytest.fixture
+def broken():
+    raise OSError
+
+def test_has_a_broken_fixture(broken):
     pass
 
 def test_skips():
@@ -78,6 +90,12 @@ def test_tests_that_did_not_run_make_a_row_incomplete(lines, ended):
     assert found.ended == ended and "incomplete" in found.words and f"({ended})" in found.cells()[0]
 
 
+def test_tests_without_a_verdict_make_a_row_incomplete():
+    found = row_of(line("a", "passed"), line("b", "skipped"), end())
+    assert found.words == ["incomplete"] and not found.ended
+    assert row_of(line("a", "passed"), line("b", "passed", "clean"), end()).words == ["clean"]
+
+
 def run_in(tmp_path, *command, python=sys.executable, limit=60):
     work = (PROJECT, Program("b200", command))
     return run_suite(work, python=python, sources=tmp_path, answers=tmp_path, limit=limit)
@@ -86,11 +104,28 @@ def run_in(tmp_path, *command, python=sys.executable, limit=60):
 @pytest.mark.slow
 def test_a_suite_is_run_by_pytest_and_its_record_stays(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")
-    found = run_in(tmp_path, "-p", "no:cacheprovider", "test_it.py")
-    assert found.counts == {"launches nothing": 1, "skips": 1, "incomplete": 1} and not found.ended
+    (tmp_path / "test_skipped.py").write_text("import pytest; pytest.importorskip('nosuch')", encoding="utf-8")
+    found = run_in(tmp_path, "-p", "no:cacheprovider", "test_it.py", "test_skipped.py")
+    assert found.counts == {"launches nothing": 1, "skips": 2, "incomplete": 3} and not found.ended
+    for reason, says in zip(
+        found.reasons,
+        [
+            "has_a_verdict: the program has launched nothing",
+            "has_a_broken_fixture: the test failed: OSError",
+            "fails: the test failed: AssertionError",
+        ],
+        strict=True,
+    ):
+        assert reason.startswith(f"incomplete test_it.py::test_{says}")
     (tmp_path / "test_it.py").unlink()
-    assert run_in(tmp_path, "-p", "no:cacheprovider", "test_it.py") == found
+    assert run_in(tmp_path, "-p", "no:cacheprovider", "test_it.py", "test_skipped.py") == found
+
+
+@pytest.mark.slow
+def test_the_record_of_a_line_that_ran_no_test_does_not_stay(tmp_path):
     assert run_in(tmp_path, "test_it.py").ended == "pytest ended with code 4"
+    (tmp_path / "test_it.py").write_text("def test_passes(): pass", encoding="utf-8")
+    assert run_in(tmp_path, "test_it.py").counts == {"launches nothing": 1}
 
 
 def test_a_suite_beyond_its_limit_is_incomplete(tmp_path):
@@ -114,8 +149,19 @@ def test_the_command_takes_the_answers_that_are_there(tmp_path, verdict, code):
     assert done.exit_code == code, done.stderr
     suite = "Liger-Kernel ead96b61, h100: test/transformers/test_softmax.py"
     assert done.stdout.splitlines()[2].startswith(f"| {suite} | 1 |")
+    assert (f"{verdict} a: why" in done.stderr.splitlines()) == (verdict != "clean")
     [found] = json.loads((tmp_path / "rows.json").read_text())
     assert found["counts"] == {verdict: 1}
+
+
+def test_a_line_that_runs_no_test_is_an_error_after_the_table(tmp_path):
+    file = tmp_path / "Liger-Kernel_test_transformers_test_softmax.py.jsonl"
+    file.write_text(json.dumps(end("pytest ended with code 2")), encoding="utf-8")
+    folders = ["--sources", str(tmp_path), "--answers", str(tmp_path)]
+    done = CliRunner().invoke(main, ["--match", "test_softmax.py", "--project", "liger", *folders])
+    assert done.exit_code == 3 and "test_softmax.py (pytest ended with code 2) | 0 |" in done.stdout
+    said = "Liger-Kernel, test/transformers/test_softmax.py: pytest ended with code 2; "
+    assert said in done.stderr.splitlines()[-1] and not file.exists()
 
 
 @pytest.mark.parametrize(

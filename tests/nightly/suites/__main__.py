@@ -17,6 +17,7 @@ import click
 from emugpu.cli.options import FiniteRange, NamedPath
 from emugpu.cli.render import several
 from emugpu.cli.verdicts import exit_code
+from emugpu.errors import CannotRun
 from emugpu.markdown import table
 from emugpu.processes.engine import in_order
 from tests.nightly.corpus.__main__ import FOLDER, OneCommand, checked, choose
@@ -44,7 +45,7 @@ def main(
 ) -> None:  # fmt: skip
     """Run the test suites of others on the emulated GPU, with --check.
 
-    Exit codes: as those of `emugpu verify`, for the most severe verdict on a test.
+    Exit codes: as those of `emugpu verify`, for the most severe verdict on a test. If a line ran no test: 3.
     """
     sources, answers = sources.resolve(), answers.resolve()
     chosen, work = choose(projects(HERE / "suites.toml"), part, match)
@@ -63,6 +64,9 @@ def main(
         json_path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     for line in table(("suite", "tests", *WORDS, "seconds"), [row.cells() for row in rows]):
         click.echo(line)
+    for row in rows:
+        if not row.counts:
+            raise CannotRun(f"{row.project}, {row.tests}: {row.ended}; {answers} has what pytest printed")
     context.exit(exit_code([word for row in rows for word in row.words]))
 
 

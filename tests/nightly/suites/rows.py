@@ -42,9 +42,9 @@ class Row:
 
     @property
     def words(self) -> list[str]:
-        """The verdicts that its tests have."""
-        unfinished = ["incomplete"] if self.ended else []
-        return unfinished + [word for word, count in self.counts.items() if count and word in ("clean", *ORDER)]
+        """The verdicts that its tests have; incomplete if there are none, or if not all tests were run."""
+        found = [word for word in self.counts if word in ("clean", *ORDER)]
+        return [*found, "incomplete"] if self.ended or not found else found
 
     def cells(self) -> list[str]:
         suite = f"{self.project} {self.version}, {self.gpu}: {self.tests}" + (f" ({self.ended})" if self.ended else "")
@@ -53,7 +53,7 @@ class Row:
 
 
 def run_suite(work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, limit: float) -> Row:
-    """Runs one line of the table with pytest, and returns its row. A finished record stays as it is."""
+    """Runs one line of the table with pytest, and returns its row. A record that has tests stays as it is."""
     project, program = work
     name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
     record = answers / f"{name}.jsonl"
@@ -80,7 +80,10 @@ def run_suite(work: tuple[Project, Program], *, python: str, sources: Path, answ
             print(json.dumps({"seconds": round(time.monotonic() - begun, 1), "ended": ended}), file=kept)
         partial.rename(record)
     lines = record.read_text(encoding="utf-8").splitlines()
-    return row(project, program, [json.loads(line) for line in lines])
+    found = row(project, program, [json.loads(line) for line in lines])
+    if not found.counts:
+        record.unlink()
+    return found
 
 
 def row(project: Project, program: Program, lines: Sequence[dict[str, Any]]) -> Row:

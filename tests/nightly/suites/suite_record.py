@@ -32,3 +32,8 @@ def pytest_runtest_logreport(report):
         given = dict(report.user_properties)
         reason = given.get("emulated_gpu_reasons", "").partition("\n")[0]
         _write({"test": report.nodeid, "outcome": report.outcome, "verdict": given.get("emulated_gpu"), "why": reason})
+
+
+def pytest_collectreport(report):
+    if report.skipped:  # a whole file
+        _write({"test": report.nodeid, "outcome": report.outcome, "verdict": None, "why": ""})
