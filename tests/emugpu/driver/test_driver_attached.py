@@ -24,6 +24,8 @@ KERNELS = {
     "racy": SHARED + "xor.b32 %r5, %r3, 0; ld.shared.b32 %r1, [%r5]; xor.b32 %r6, %r3, 128; ld.shared.b32 %r2, [%r6];"
     "bar.sync 0;" + NEIGHBOUR,
     "fault": "ld.global.b32 %r1, [%rd0+4096];" + STORE_R1 + "ret;",
+    "long": "mov.b32 %r2, 0; LOOP: add.s32 %r2, %r2, 1; setp.lt.s32 %p0, %r2, 1000000; @%p0 bra LOOP;"
+    "xor.b32 %r1, %r0, 32;" + STORE_R1 + "ret;",
     "endless": "mov.b32 %r1, 0; LOOP: add.s32 %r1, %r1, 1; bra LOOP;",
 }
 PROGRAM = """
@@ -260,6 +262,26 @@ def test_ctrl_c_ends_the_launch_and_then_the_program(module, file, body, command
     out, err = process.communicate(timeout=30)
     assert process.returncode == code and says in out, out + err
     assert "process" not in err and "was ended by Ctrl-C (SIGINT)" in err, err
+
+
+def test_ctrl_c_between_launches_ends_no_later_one(module):
+    done = python(
+        module,
+        """
+        import os, signal, time
+        os.setsid()
+        with emulated_gpu("b200") as gpu:
+            from kernels import *
+            launched("right")
+            try:
+                os.killpg(0, signal.SIGINT)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                time.sleep(0.5)
+            print(launched("long") == RIGHT, gpu.verdict.word)
+        """,
+    )
+    assert done.stdout == "True clean\n", done.stderr
 
 
 # ---- pytest ----
