@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,8 +12,10 @@ import pytest
 from click.testing import CliRunner
 from processes import is_gone_soon
 
+from emugpu.errors import CannotRun
 from harness.paths import ROOT
 from tests.nightly.corpus.__main__ import main
+from tests.nightly.corpus.fetching import get
 from tests.nightly.corpus.kernels import kernels_of
 from tests.nightly.corpus.table import HERE, Program, Project, projects
 from tests.nightly.corpus.verification import verify
@@ -159,3 +162,23 @@ def test_the_worker_verifies_a_script_under_three_schedules(tmp_path, step, word
     found = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
     assert [one["schedule"] for one in found] == ["fifo", "random", "reversed"]
     assert [(one["verdict"], len(one["launches"])) for one in found] == [(word, 1)] * 3
+
+
+def test_code_that_could_not_be_fetched_is_fetched_the_next_time(tmp_path):
+    origin, sources = tmp_path / "origin", tmp_path / "sources"
+    project = Project("project", "1", (), folder="code", repository=str(origin), commit="HEAD", parts=("tests",))
+    with pytest.raises(CannotRun, match="git fetch "):
+        get(project, sys.executable, sources)
+    for name in ("tests", "src"):
+        (origin / name).mkdir(parents=True)
+        (origin / name / "file").touch()
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "a"],
+    ):
+        subprocess.run(["git", *words], cwd=origin, check=True)
+    for _ in range(2):  # the second time it is there
+        get(project, sys.executable, sources)
+        assert [file.name for file in (sources / "code").iterdir() if file.name != ".git"] == ["tests"]
+        shutil.rmtree(origin, ignore_errors=True)

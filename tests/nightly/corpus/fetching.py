@@ -17,7 +17,7 @@ def get(project: Project, python: str, sources: Path, pip: Sequence[str] = ()) -
     folder.mkdir(parents=True, exist_ok=True)
     if project.packages:
         _call([python, "-m", "pip", "install", "--quiet", *pip, *project.packages], sources)
-    if project.repository and not any(folder.iterdir()):
+    if project.repository and all(found.name == ".git" for found in folder.iterdir()):
         _call(["git", "init", "--quiet", "."], folder)
         _call(["git", "fetch", "--quiet", "--depth", "1", project.repository, project.commit], folder)
         _call(["git", "checkout", "--quiet", "FETCH_HEAD", "--", *(project.parts or ["."])], folder)
