@@ -36,7 +36,7 @@ from tests.nightly.suites.rows import HERE, WORDS, Row, run_suite
     "--limit", type=FiniteRange(0, min_open=True), default=900, show_default=True, help="Seconds for a line."
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Lines at a time.")
-@click.option("--get", "gets", is_flag=True, help="Fetch what is missing, first.")
+@click.option("--get", "gets", is_flag=True, help="Install packages and fetch code, first.")
 @click.option("--json", "json_path", type=NamedPath(dir_okay=False, path_type=Path), help="Write every row there.")
 @click.pass_context
 def main(
