@@ -39,6 +39,8 @@ class Checker(DeferredSink):
     each new finding as soon as the checker finds it. ``footprints`` get what each launch touches.
     """
 
+    takes_local = False
+
     def __init__(
         self,
         regions: Sequence[Any] = (),

@@ -137,7 +137,7 @@ class SingleBarrierCtas:
         if kind is events.ClusterEnded:
             self._drop(agent.cluster)
         else:
-            self._give_up(agent.cluster)
+            self._exit(self._give_up(agent.cluster)[1])
         return False
 
     def take(self, batch: Batch) -> None:
@@ -160,10 +160,11 @@ class SingleBarrierCtas:
                 one.parts.append(self._forgotten + len(self._parts))
             self._parts.append(_Part(batch, clusters, completed))
             self._count += len(batch.entries)
-        for cluster, one in present:
-            if (stopped_at := self._filter.stopped_at(one.filtered)) is not None:
-                self._give_up(cluster, stopped_at)
-        self._pass_on(batch, others)
+        stops = [(cluster, at) for cluster, one in present if (at := self._filter.stopped_at(one.filtered)) is not None]
+        rest = [self._give_up(*stop) for stop in stops]
+        # Strong accesses of several CTAs come in the order in which they happened.
+        self._pass_on(batch, np.sort(np.concatenate([others, *(entries for entries, _ in rest)])))
+        self._exit(exit for _, exits in rest for exit in exits)
         if self._count > self._most or not self.by_cluster:
             self._forget()
 
@@ -171,7 +172,7 @@ class SingleBarrierCtas:
         """Ends the run, perhaps after a fault: checks the accesses of lanes that are still apart."""
         for cluster in {int(self._clusters[warp]) for warp in self._split}:
             if cluster in self.by_cluster:
-                self._give_up(cluster)
+                self._exit(self._give_up(cluster)[1])
 
     def _of(self, warp: int) -> _SingleBarrierCta:
         """Returns the CTA of a warp that is, or was, in a single-barrier CTA."""
@@ -196,6 +197,10 @@ class SingleBarrierCtas:
             take = self._take.get(type(event))
             if take is not None:
                 take(event)
+
+    def _exit(self, exits: Iterable[events.Exited]) -> None:
+        for event in exits:
+            self._take[events.Exited](event)
 
     # ---- global memory ----
 
@@ -267,21 +272,24 @@ class SingleBarrierCtas:
                 self._held.append((number, part, others))
         return one
 
-    def _give_up(self, cluster: int, stopped_at: int | None = None) -> None:
+    def _give_up(self, cluster: int, stopped_at: int | None = None) -> tuple[Numbers, list[events.Exited]]:
         """Ends the single-barrier state of a CTA in which something else happens, and makes events of its kept trace.
 
-        ``stopped_at`` is the entry of the last part from which on the part's accesses to global memory are events, too.
-        The accesses before it have been handled already, except those of diverged lanes.
+        The accesses to global memory have been handled already, except those of diverged lanes. ``stopped_at`` is the
+        entry of the last part at which something else happened. Returns the CTA's entries from there on, and its exits,
+        which the caller passes on.
         """
         one = self._drop(cluster)
         unmet: dict[int, list[tuple[int, int]]] = {}
+        rest: Numbers = np.zeros(0, np.int64)
         if one.site is not None:
             self._bring_up(cluster, one, one.site)
         for number, part, at in self._kept(one, cluster):
+            if stopped_at is not None and part is self._parts[-1]:
+                at, rest = at[at < stopped_at], at[at >= stopped_at]
+                rest = rest[part.batch.entries["kind"][rest] != TraceEvent.EXITED]
             entries = part.batch.entries[at]
             is_taken = (entries["kind"] == TraceEvent.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0)
-            if stopped_at is not None and part is self._parts[-1]:
-                is_taken &= at < stopped_at
             is_taken &= ~self._is_since_split(number, entries["warp"], at)
             self._pass_on(part.batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
             _add_unmet(unmet, entries, is_taken)
@@ -293,8 +301,7 @@ class SingleBarrierCtas:
                     moment.lanes |= lanes
                     if moment not in thread.unmet:
                         thread.unmet.append(moment)
-        for event in one.exits:
-            self._take[events.Exited](event)
+        return rest, one.exits
 
     def _kept(self, one: _SingleBarrierCta, cluster: int) -> Iterator[tuple[int, _Part, Numbers]]:
         """Yields the kept parts of a CTA's trace: the number, the part, and the CTA's entries in it."""
@@ -317,7 +324,7 @@ class SingleBarrierCtas:
         middle = self._forgotten + len(self._parts) // 2
         for cluster, one in [*self.by_cluster.items()]:
             if not self._move(cluster, one) and one.part < middle:
-                self._give_up(cluster)
+                self._exit(self._give_up(cluster)[1])
         end = self._forgotten + len(self._parts)
         first = min((one.part for one in self.by_cluster.values()), default=end)
         del self._parts[: first - self._forgotten]

@@ -211,8 +211,9 @@ class Listener(DeferredSink):
         return True
 
     def take(self, batch: Batch) -> None:
-        for k in np.flatnonzero(batch.entries["flags"] * (batch.entries["kind"] == TraceEvent.ACCESS) & Traced.SHARED):
-            _check_chunks(batch.chunks_of(np.array([k]))[0].tolist(), batch.access(k))
+        are_accesses = np.isin(batch.entries["kind"], (TraceEvent.ACCESS, TraceEvent.STRONG))
+        for k in np.flatnonzero(are_accesses & (batch.entries["flags"] & Traced.SHARED != 0)).tolist():
+            _check_chunks(batch.chunks_of(np.array([k]))[0].tolist(), list(batch.accesses(k)))
         for event in batch.events(np.arange(len(batch.entries))):
             self(event)
 
@@ -238,10 +239,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | range | None) else type(value).__name__
 
 
-def _check_chunks(found: list[int], access: events.Access) -> None:
+def _check_chunks(found: list[int], accesses: list[events.Access]) -> None:
     """All chunks of 16 bytes that an access touches, and none that it does not cover as one that it does."""
-    firsts = np.atleast_1d(np.asarray(access.where, np.int64))
-    touched = np.unique(firsts[:, None] + np.arange(access.nbytes * access.items))
+    firsts = np.concatenate([np.atleast_1d(np.asarray(access.where, np.int64)) for access in accesses])
+    touched = np.unique(firsts[:, None] + np.arange(accesses[0].nbytes * accesses[0].items))
     chunks, counts = np.unique(touched // 16, return_counts=True)
     assert {chunk % WHOLE_CHUNK for chunk in found} == {*chunks.tolist()}
     assert {chunk - WHOLE_CHUNK for chunk in found if chunk >= WHOLE_CHUNK} <= {*chunks[counts == 16].tolist()}

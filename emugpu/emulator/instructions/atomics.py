@@ -240,7 +240,7 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
 
 
 def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -> tuple[Micro, ...]:
-    """Returns the operation as a micro-operation, which runs only if no sink is attached."""
+    """Returns the operation as a micro-operation."""
     size = TYPE_BYTES[kind]
     if space == "cluster" or size < 4:
         return ()
@@ -249,7 +249,7 @@ def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -
     name = "add.f" if kind in ("f32", "f64") else name
     destination = i.operands[0] if first and not isinstance(i.operands[0], Sink) else None
     sources = ((base, width), *((o, kind) for o in i.operands[first + 1 :][: 2 if operation == "cas" else 1]))
-    return (Micro(name, destination, sources, space, size, offset, quiet=True),)
+    return (Micro(name, destination, sources, space, size, offset, is_first=True),)
 
 
 def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect:

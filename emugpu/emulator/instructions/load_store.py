@@ -43,11 +43,11 @@ SPACES = {
     "local": "local",
     "const": "const",
 }
-_ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
+_STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile")
 HINTS = (
-    *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
-    "L1::evict_normal", "L1::evict_unchanged", "L2::evict_last", "L2::evict_normal", "L2::evict_first",
-    "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
+    *_STRONG, "weak", "mmio", "cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt",
+    "L1::no_allocate", "L1::evict_last", "L1::evict_first", "L1::evict_normal", "L1::evict_unchanged",
+    "L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
 )  # fmt: skip
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
@@ -134,9 +134,8 @@ def _st(i: Instruction, w: Translator) -> Effect:
 # ---- micro-operations ----
 
 
-def _is_untraced(i: Instruction, space: str) -> bool:
-    """Returns whether an access is native only if no sink is attached: one by local or generic address, or strong."""
-    return space in ("local", "generic") or not {*_ORDER[1:]}.isdisjoint(i.modifiers)
+def _is_strong(i: Instruction) -> bool:
+    return not {*_STRONG}.isdisjoint(i.modifiers)
 
 
 def _native_loads(
@@ -158,7 +157,7 @@ def _native_loads(
         alignment = size * len(destinations) if n == 0 else size
         is_first = n == 0 or not is_whole
         found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, is_first,
-                           quiet=_is_untraced(i, space)))  # fmt: skip
+                           strong=_is_strong(i)))  # fmt: skip
         if kind[0] == "s" and 8 * size < bits:
             if bits != 32:
                 return ()
@@ -175,7 +174,7 @@ def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Oper
     return tuple(
         Micro(
             "st", None, ((base, width), (source, kind)), space, size, offset + n * size,
-            size * len(sources) if n == 0 else size, n == 0, quiet=_is_untraced(i, space),
+            size * len(sources) if n == 0 else size, n == 0, strong=_is_strong(i),
         )
         for n, source in enumerate(sources)
     )  # fmt: skip

@@ -95,8 +95,8 @@ class Micro:
     ("st"); its first source is the address, and the second the value to store. nbytes: size of one item. offset: is
     added to the address. alignment: of the whole access. is_first: whether it is the first item of its access. part:
     for a load of tensor memory, what is added to lane * 512 + column; for a store of matrices, which of them it is.
-    quiet: the native engine runs it only if no sink is attached. early: it does so only under a schedule whose loads of
-    tensor memory take their values at once.
+    strong: see PTX ISA 8.4; sinks get it as an event of its own. quiet: the native engine runs it only if no sink is
+    attached. early: it does so only under a schedule whose loads of tensor memory take their values at once.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Micro:
     alignment: int = 1
     is_first: bool = False
     part: int = 0
+    strong: bool = False
     quiet: bool = False
     early: bool = False
     imm: int = 0

@@ -27,6 +27,8 @@ class DeferredSink(ABC):
 
     is_deferred = True
     """If False, it gets each event when it happens, as any other sink."""
+    takes_local = True
+    """If False, it gets no accesses to local memory of native code."""
     batches: Batches | None = None
     """Takes parts of the trace instead of the events of native code; None if nothing does."""
 
@@ -49,6 +51,7 @@ class _Several(DeferredSink):
     def __init__(self, sinks: tuple[Sink, ...]) -> None:
         self._sinks = sinks
         self.is_deferred = all(map(can_defer, sinks))
+        self.takes_local = any(not isinstance(sink, DeferredSink) or sink.takes_local for sink in sinks)
 
     def __call__(self, event: Any) -> None:
         for sink in self._sinks:

@@ -60,7 +60,7 @@ class FragmentRunner:
         )  # fmt: skip
         self._early_reads = np.zeros(max(1, len(plan.early_reads)), np.int64)
         self._place.set(early_reads=self._early_reads)
-        self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
+        self._place.set(trace=0, traces_local=1, traced=0, trace_words_used=0, trace_chunks_used=0)
         self._trace = None
         if grid.sink is not None:
             self._trace = Trace(grid, self._place.context, code.sites, plan.accesses, library)

@@ -93,6 +93,8 @@ class Context(Counted):
     WINDOW_BLOCKS = auto()
     TRACE = auto()
     """The address of the trace, or 0 if no sink is attached."""
+    TRACES_LOCAL = auto()
+    """Whether the sink takes accesses to local memory."""
     TRACED = auto()
     TRACE_ROOM = auto()
     TRACE_WORDS = auto()
@@ -186,6 +188,8 @@ class TraceEvent(IntEnum):
     EXITED = 9
     OTHER = 10
     """An event that Python made and keeps."""
+    STRONG = 11
+    """A strong access or an atomic, with the flags of an access. An atomic stores a value for each lane."""
 
 
 class Traced(IntEnum):
@@ -204,6 +208,7 @@ class Traced(IntEnum):
     ROW = 32
     """The lanes access consecutive items, and the address is that of the first lane."""
     GLOBAL = 64
+    LOCAL = 128
 
 
 class FilterCall(Counted):

@@ -65,6 +65,8 @@ class Flag(IntFlag):
     """The barrier has a number of threads."""
     SPREADS = auto()
     """See `MicroOperation.spreads`."""
+    STRONG = auto()
+    """See `Micro.strong`."""
 
 
 BARRIER = "bar.sync"

@@ -79,12 +79,13 @@ class Encoder:
                 if any(m.destination == i.guard for m in emitted.micro[:-1]):
                     guard = self._derived("mov.32", found, guard)
                 flags = Flag.NEGATED if i.guard_negated else 0
-            accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
+            accesses = [m for m in emitted.micro if m.access]
             items = 0
             if accesses:
                 m = accesses[0]
                 items = len(accesses) // sum(m.is_first for m in accesses)
-                self.accesses[i.index] = (m.name, m.access, m.nbytes, items)
+                verb = "atom" if m.name in ATOMICS else m.name
+                self.accesses[i.index] = (verb, m.access, m.nbytes, items)
             for m in emitted.micro:
                 found.append(self._record(m, guard, flags, items, found))
             return [{**record, "yes": i.index} for record in found]
@@ -207,7 +208,7 @@ class Encoder:
         base, base_kind = self._rows.read(*m.sources[0])
         flags |= Flag.WIDE_ADDRESS if base_kind == WIDE else 0
         found = {"op": ACCESSES[m.name, m.access, m.nbytes], "guard": guard, "a": base, "e": m.alignment}
-        flags |= Flag.FIRST_ITEM if m.is_first else 0
+        flags |= (Flag.FIRST_ITEM if m.is_first else 0) | (Flag.STRONG if m.strong else 0)
         found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
         if m.name == "ld":
             d, kind = self._destination(m)
@@ -221,7 +222,7 @@ class Encoder:
         (base, base_kind), *values = (self._rows.read(*s) for s in m.sources)
         kinds = {kind for _, kind in values}
         flags |= Flag.WIDE_ADDRESS if base_kind == WIDE else 0
-        flags |= Flag.WIDE if m.nbytes == 8 else 0
+        flags |= (Flag.WIDE if m.nbytes == 8 else 0) | Flag.STRONG
         d = NO_ROW
         if m.destination is not None:
             d, d_kind = self._destination(m)

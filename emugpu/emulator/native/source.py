@@ -22,6 +22,7 @@ _FIRST = {
     "EXCHANGE": min(EXCHANGES.values()),
     "ACCESS": ACCESSES["ld", "shared", 1],
     "STORE": ACCESSES["st", "shared", 1],
+    "ATOMIC": min(ATOMIC_ACCESSES.values()),
     "MATRIX": min(MATRICES.values()),
 }
 """The number with which a kind of operations begins."""

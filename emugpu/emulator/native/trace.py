@@ -40,7 +40,10 @@ _FILLED = (
     (Context.TRACE_CHUNKS_USED, Context.TRACE_CHUNKS_ROOM),
 )  # fmt: skip
 _NOBODY = Agent(-1, -1, -1, 0)
-MODES = {"ld": "read", "st": "write"}
+MODES = {"ld": "read", "st": "write", "atom": "atomic"}
+SPACES = {"shared": Traced.SHARED, "global": Traced.GLOBAL, "local": Traced.LOCAL}
+_OF_SPACE = sum(SPACES.values())
+_SPACES = {int(flag): space for space, flag in SPACES.items()}
 
 
 class Trace:
@@ -63,6 +66,7 @@ class Trace:
         self._sink, grid.sink = grid.sink, self._pass_on
         self._blocks = [(block.base, block.base + block.data.size) for block in grid.memory.direct()]
         self._context = context
+        context[Context.TRACES_LOCAL] = self._sink.takes_local
         self._sites = sites
         self.library = library
         self.accesses = accesses
@@ -115,6 +119,8 @@ class Trace:
         """Takes an event that Python made. It may become an entry of the trace, because emptying the trace for each
         such event takes longer.
         """
+        if isinstance(event, Access) and event.space == "local" and not self._sink.takes_local:
+            return
         batches = self._sink.batches
         if batches is not None and batches.includes(event):
             self.drain_if_full()
@@ -149,16 +155,20 @@ class Trace:
 
     def _note_access(self, event: Access) -> bool:
         agent, site, mode, space, cta, where, nbytes, items, values = event
-        verb, *about = self.accesses.get(site.index, ("", "", 0, 0))
+        verb, named, *about = self.accesses.get(site.index, ("", "", 0, 0))
         is_own = space in ("global", "param", "const") or (space == "shared" and cta == agent.cta)
-        if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own or isinstance(where, Poison):
+        if MODES.get(verb) != mode or about != [nbytes, items] or not is_own or isinstance(where, Poison):
+            return False
+        if named != space and (named != "generic" or space not in SPACES):
             return False
         here = lanes_of(agent.lanes)[1]
-        flags = {"shared": Traced.SHARED, "global": Traced.GLOBAL}.get(space, 0)
+        flags = SPACES.get(space, 0)
         flags |= Traced.WIDE if isinstance(where, np.ndarray) and where.dtype.itemsize > 4 else 0
-        flags |= (Traced.SAME if isinstance(where, int) else 0) | (Traced.STORE if mode == "write" else 0)
+        flags |= (Traced.SAME if isinstance(where, int) else 0) | (0 if mode == "read" else Traced.STORE)
         rows = [where]
-        if mode == "write":
+        if mode == "atomic":
+            rows.append(np.full(len(here), values, np.uint64))
+        elif mode == "write":
             stored = values if isinstance(values, tuple) else (values,)
             rows += stored
             for item, value in enumerate(stored):
@@ -172,7 +182,8 @@ class Trace:
         places = np.atleast_1d(np.asarray(where)).astype(np.int64)
         ends = int(places.min()), int(places.max()) + nbytes * items
         base = next((b for b, end in self._blocks if b <= ends[0] and ends[1] <= end), 0) if space == "global" else 0
-        self._append(TraceEvent.ACCESS, flags, agent, site.index, first, items, base)
+        kind = TraceEvent.ACCESS if site.semantics == "weak" else TraceEvent.STRONG
+        self._append(kind, flags, agent, site.index, first, items, base)
         if space == "shared" or base:
             touched = np.unique((places - base)[:, None] + np.arange(nbytes * items))
             chunks, counts = np.unique(touched >> 4, return_counts=True)
@@ -215,11 +226,16 @@ class Trace:
         self._others.clear()
 
     def run(self, entry: tuple[int, ...], all_lanes: int, *about: Any) -> events.Accesses:
-        _, _, warp, lanes, site, *_, base = entry
-        verb, space, *_ = self.accesses[site]
+        _, flags, warp, lanes, site, *_, base = entry
+        verb, space = self.verb_and_space(site, flags)
         agent = self.agent(warp, lanes)
         cta = agent.cta if space == "shared" else -1
         return events.Accesses(agent, MODES[verb], space, cta, all_lanes, base, *about)
+
+    def verb_and_space(self, site: int, flags: int) -> tuple[str, str]:
+        """Returns what an access does, and the state space in which it does it."""
+        verb, named, *_ = self.accesses[site]
+        return verb, _SPACES.get(flags & _OF_SPACE, named)
 
     def event(self, entry: tuple[int, ...], words: NDArray[np.uint64]) -> Any:
         kind, _, warp, lanes, index, _, value, _, number, _ = entry
@@ -255,11 +271,12 @@ class Batch:
         self.trace, self.entries, self.words, self.chunks = trace, entries, words, chunks
 
     def events(self, which: NDArray[np.int64]) -> Iterator[Any]:
-        """Makes events of some entries, in order. Accesses that belong together become one event."""
+        """Makes events of some entries, in order. Weak accesses that belong together become one event."""
         entries = self.entries[which]
         accesses = entries["kind"] == TraceEvent.ACCESS
-        goes_on = accesses[1:] & accesses[:-1]
-        for column in (self.trace.kinds[entries["site"]], entries["run"], entries["base"]):
+        goes_on = accesses[1:] & accesses[:-1] & (entries["run"][1:] != 0)  # 0: Python made the event
+        spaces = entries["flags"] & _OF_SPACE
+        for column in (self.trace.kinds[entries["site"]], spaces, entries["run"], entries["base"]):
             goes_on &= column[1:] == column[:-1]
         starts = np.append(0, np.flatnonzero(~goes_on) + 1)
         found, counts = self.chunks_of(which)
@@ -278,6 +295,8 @@ class Batch:
                 yield self.trace.run(
                     entry, all_lanes, chunks[chunk:chunk_end], whole[covered:covered_end], end - first, make
                 )
+            elif entry[0] == TraceEvent.STRONG:
+                yield from self.accesses(int(which[first]))
             else:
                 yield self.trace.event(entry, self.words)
             first, chunk, covered = end, chunk_end, covered_end
@@ -299,20 +318,45 @@ class Batch:
         entries["value"] = np.cumsum(counts) - counts
         return Batch(self.trace, entries, words, self.chunks[:0])
 
+    def accesses(self, number: int) -> Iterator[Access]:
+        """Makes the event of a load or store, or those of the lanes of an atomic."""
+        _, flags, warp, lanes, site, _, first, *_ = self.entries[number].item()
+        verb, space = self.trace.verb_and_space(site, flags)
+        if verb != "atom":
+            yield self.access(number)
+            return
+        _, _, nbytes, items = self.trace.accesses[site]
+        here = lanes_of(lanes)[1]
+        where = self._words_of_lanes(number)[here].tolist()
+        words = self.words[first + (1 if flags & (Traced.SAME | Traced.ROW) else WARP_SIZE) :]
+        for lane, place, held in zip(here.tolist(), where, words[:WARP_SIZE][here].tolist(), strict=True):
+            agent = self.trace.agent(warp, 1 << lane)
+            cta = agent.cta if space == "shared" else -1
+            yield Access(agent, self.trace.site(site), MODES[verb], space, cta, place, nbytes, items, held)
+
+    def _words_of_lanes(self, number: int) -> NDArray[np.uint64]:
+        """Returns the addresses of an access by lane."""
+        _, flags, _, _, site, _, first, *_ = self.entries[number].item()
+        if flags & Traced.SAME:
+            return np.full(WARP_SIZE, self.words[first])
+        found: NDArray[np.uint64] = self.words[first : first + WARP_SIZE]
+        return found[0] + _ROW * np.uint64(self.trace.sizes[site]) if flags & Traced.ROW else found
+
     def access(self, number: int) -> Access:
         _, flags, warp, lanes, site, _, first, *_ = self.entries[number].item()
-        verb, space, nbytes, items = self.trace.accesses[site]
+        verb, space = self.trace.verb_and_space(site, flags)
+        _, _, nbytes, items = self.trace.accesses[site]
         agent, here = self.trace.agent(warp, lanes), lanes_of(lanes)[1]
         where: Any
-        if flags & Traced.SAME:
+        if space == "local":
+            where = self._words_of_lanes(number)[here].astype(np.int64)
+            first += 1 if flags & (Traced.SAME | Traced.ROW) else WARP_SIZE
+        elif flags & Traced.SAME:
             where, first = int(self.words[first]), first + 1
         else:
             wide = space != "shared" and flags & Traced.WIDE
-            if flags & Traced.ROW:
-                where, first = self.words[first] + _ROW * np.uint64(nbytes * items), first + 1
-            else:
-                where, first = self.words[first : first + WARP_SIZE][here], first + WARP_SIZE
-            where = where.astype(np.uint64 if wide else np.uint32)
+            where = self._words_of_lanes(number)[here].astype(np.uint64 if wide else np.uint32)
+            first += 1 if flags & Traced.ROW else WARP_SIZE
         values: list[Any] = []
         for item in range(items if verb == "st" else 0):
             mask = (1 << 8 * nbytes) - 1
@@ -321,7 +365,7 @@ class Batch:
                 first += 1
                 continue
             lane_values = self.words[first : first + WARP_SIZE]
-            if flags & Traced.SAME:
+            if flags & Traced.SAME and space != "local":
                 values.append(int(lane_values[here[-1]]) & mask)
             else:
                 kept = lane_values[here] & np.uint64(mask)

@@ -82,7 +82,18 @@ def test_accesses_of_every_space_are_native(name):
 
 NARROW = "mov.b32 %r9, table; add.u32 %r9, %r9, %r4; ld.const.u32 %r1, [%r9]; ld.const.u32 %r10, [%r9];"
 NARROW += "st.shared.u32 [%r7+8192], %r1;"
-TRACED = {**{name: body for name, (body, _) in BODIES.items()}, "const, 32 bits of an address, in Python": NARROW}
+ATOMICS = {
+    "an atomic, one word": "st.shared.u32 [%r5], 0; atom.shared.add.u32 %r1, [%r5], %r3;",
+    "an atomic, by lane": "st.global.u32 [%rd1], %r0; atom.global.max.u32 %r1, [%rd1], %r3;",
+    "an atomic, some lanes": "st.shared.u32 [%r7], 7; @%p1 atom.shared.exch.b32 %r1, [%r7], %r0;"
+    "@%p2 red.shared.inc.u32 [%r7], 8;",
+    "an atomic, generic": "st.shared.u32 [%r7], 7; st.global.u32 [%rd1], 9; atom.add.u32 %r1, [%rd10], %r0;"
+    "red.acq_rel.gpu.or.b32 [%rd1], %r3;",
+    "an atomic, 64 bits": "st.global.v2.u32 [%rd0+8192], {%r0, %r0}; atom.global.cas.b64 %rd4, [%rd0+8192], %rd9, %rd4;"
+    "cvt.u32.u64 %r1, %rd4; atom.relaxed.cta.global.add.u64 %rd4, [%rd0+8192], 5;",
+}  # fmt: skip
+TRACED = {name: body for name, (body, _) in BODIES.items()} | ATOMICS
+TRACED["const, 32 bits of an address, in Python"] = NARROW
 
 
 @pytest.mark.parametrize("name", TRACED)

@@ -312,6 +312,7 @@ def atomic_lanes[space: Int, n: Int](
     if field(c, LOGGED) + 32 > field(c, LOG_ROOM):
         return -1
     var changed = 0
+    var traces = look(c, TRACE) != 0
     for lane in range(32):
         var old = UInt64(0)
         if (mask >> UInt32(lane)) & 1 != 0:
@@ -324,6 +325,8 @@ def atomic_lanes[space: Int, n: Int](
                 _ = note_old[n](c, at)
                 write[n](at.data, new)
                 changed += 1
+            if traces:
+                set[DType.uint64](pointer(c, TRACE_WORDS), 8 * (look(c, TRACE_WORDS_USED) - 32 + lane), new)
         if half(o, 6) == NONE:
             continue
         comptime if n == 8:

@@ -107,41 +107,81 @@ def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size
                 set[DType.int32](pointer(c, TRACE_CHUNKS), 4 * look(c, TRACE_CHUNKS_USED) - 4, Int32(last + WHOLE_CHUNK))
 
 
+@inline(.always)
+def space_named(op: Int) -> Int:
+    """Returns the state space that an access names, which may be generic."""
+    if op >= FIRST_ATOMIC:
+        var number = (op - FIRST_ATOMIC) // 2
+        return number if number < SPACE_PARAM else SPACE_GENERIC
+    return (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) // 4
+
+
+@inline(.always)
+def space_of_lanes(addresses: SIMD[DType.uint64, 32], mask: UInt32) -> Int:
+    """Returns the state space of generic addresses, or -1 if there are several."""
+    var found = space_of(addresses[Int(count_trailing_zeros(mask))])
+    for lane in range(32):
+        if (mask >> UInt32(lane)) & 1 != 0 and space_of(addresses[lane]) != found:
+            return -1
+    return found
+
+
 @inline(.never)
 def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes, alike: Bool, mask: UInt32) -> Bool:
-    """Traces an access that is about to be made. Returns False if there is no room.
+    """Traces an access that is about to be made. Returns False if there is no room, or if Python must trace it.
 
     An entry's words are the address, or the lanes' addresses, and of each item that is stored the value, or the lanes'.
+    An atomic adds its lanes' values later.
     """
     var flags = half(o, 4)
     var op = half(o, 0)
+    var space = space_named(op)
+    var is_atomic = op >= FIRST_ATOMIC
+    if space == SPACE_GENERIC and flags & FIRST_ITEM == 0 and not is_atomic:
+        space = space_of(address_of(a, Int(count_trailing_zeros(mask)), o, flags & WIDE_ADDRESS != 0))
+    if space == SPACE_LOCAL and look(c, TRACES_LOCAL) == 0:
+        return True
     var e: Bytes
-    if flags & FIRST_ITEM != 0:
+    if flags & FIRST_ITEM != 0 or is_atomic:
         if not trace_room(c):
             return False
-        e = new_entry(c, EVENT_ACCESS, f, mask, Int(get[DType.int32](o, 24)), look(c, TRACE_WORDS_USED))
-        var shared = (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 4
-        var window = field(c, WINDOW) if shared else UInt64(0)
-        var is_global = not shared and (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8
-        var size = half(o, 12)
+        var size = 4 << ((op - FIRST_ATOMIC) & 1) if is_atomic else half(o, 12)
         var about = (TRACED_WIDE if flags & WIDE_ADDRESS != 0 else 0) | (TRACED_STORE if op >= FIRST_STORE else 0)
-        about |= TRACED_SHARED if shared else TRACED_GLOBAL if is_global else 0
         var addresses: SIMD[DType.uint64, 32]
         var lanes = mask
         var in_row = False
         if agrees:
-            about |= TRACED_SAME
-            var address = address_of(a, 0, o, flags & WIDE_ADDRESS != 0) - window
-            addresses = SIMD[DType.uint64, 32](address)
+            addresses = SIMD[DType.uint64, 32](address_of(a, 0, o, flags & WIDE_ADDRESS != 0))
             lanes = mask & (~mask + 1)
-            trace_word(c, address)
+        elif flags & WIDE_ADDRESS != 0:
+            addresses = load[DType.uint64](a) + get[DType.uint64](o, 16)
         else:
-            if flags & WIDE_ADDRESS != 0:
-                addresses = load[DType.uint64](a) + get[DType.uint64](o, 16)
-            else:
-                addresses = (load[DType.uint32](a) + get[DType.uint32](o, 16)).cast[DType.uint64]()
-            addresses -= window
-            in_row = mask == FULL and addresses.eq(SIMD[DType.uint64, 32](addresses[0]) + ramp[DType.uint64](size)).reduce_and()
+            addresses = (load[DType.uint32](a) + get[DType.uint32](o, 16)).cast[DType.uint64]()
+        if space == SPACE_GENERIC:
+            space = space_of_lanes(addresses, lanes)
+            if space < 0 or space == SPACE_PARAM or space == SPACE_CONST:
+                return False
+            if space == SPACE_LOCAL and look(c, TRACES_LOCAL) == 0:
+                return True
+            if space != SPACE_GLOBAL:
+                addresses &= (1 << WINDOW_SHIFT) - 1
+        var shared = space == SPACE_SHARED
+        var is_global = space == SPACE_GLOBAL
+        about |= (
+            TRACED_SHARED if shared else TRACED_GLOBAL if is_global else TRACED_LOCAL if space == SPACE_LOCAL else 0
+        )
+        if shared:
+            addresses -= field(c, WINDOW)
+        var kind = EVENT_STRONG if flags & STRONG != 0 else EVENT_ACCESS
+        e = new_entry(c, kind, f, mask, Int(get[DType.int32](o, 24)), look(c, TRACE_WORDS_USED))
+        if agrees:
+            about |= TRACED_SAME
+            trace_word(c, addresses[0])
+        else:
+            in_row = (
+                mask == FULL
+                and addresses.eq(SIMD[DType.uint64, 32](addresses[0]) + ramp[DType.uint64](size)).reduce_and()
+            )
             if in_row:
                 about |= TRACED_ROW
                 trace_word(c, addresses[0])
@@ -161,7 +201,9 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
                     trace_chunks(c, addresses, lanes, size, in_row)
     else:
         e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * (look(c, TRACED) - 1))
-    if op >= FIRST_STORE:
+    if is_atomic:
+        note(c, TRACE_WORDS_USED, look(c, TRACE_WORDS_USED) + 32)
+    elif op >= FIRST_STORE:
         var item = Int(get[DType.int32](e, 36))
         set[DType.int32](e, 36, Int32(item + 1))
         var wide = flags & WIDE != 0

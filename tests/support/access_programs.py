@@ -1,0 +1,180 @@
+"""Random small programs of accesses of every strength and state space, and what the checker says of them under each
+engine.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from native_engine import library, watched
+from ptx_programs import WORDS, module_of, source
+
+from emugpu.check import Checker
+from emugpu.emulator import Device, Fault
+
+PLACES = 3
+"""Words that all threads may touch, in shared and in global memory."""
+START = """
+.local .align 16 .b8 frame[16]; mov.b32 %r2, words; mov.u32 %r10, %ctaid.x; mov.u32 %r11, %ntid.x;
+mad.lo.u32 %r12, %r10, %r11, %r0; shl.b32 %r13, %r0, 4; add.u32 %r3, %r2, %r13;
+mul.wide.u32 %rd1, %r12, 16; add.s64 %rd1, %rd0, %rd1; mov.b64 %rd2, frame; cvta.local.u64 %rd3, %rd2;
+cvt.u64.u32 %rd4, %r2; cvta.shared.u64 %rd4, %rd4; cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd5, %rd5;
+and.b32 %r4, %r0, 31; and.b32 %r5, %r0, 1; shl.b32 %r14, %r4, 2; add.u32 %r15, %r2, %r14;
+mul.wide.u32 %rd6, %r4, 4; add.s64 %rd7, %rd0, %rd6; shr.u32 %r16, %r0, 5;
+setp.eq.u32 %p1, %r4, 0; setp.lt.u32 %p2, %r4, 9; setp.eq.u32 %p3, %r5, 0; setp.eq.u32 %p4, %r0, 0;
+setp.eq.u32 %p5, %r10, 0; setp.eq.u32 %p6, %r16, 0; mov.b32 %r1, 0; mov.b32 %r20, 1; mov.b32 %r21, 2; mov.b32 %r22, 3;
+"""
+"""Shared addresses: %r2 of the words, %r3 of a thread's own, %r15 by lane; generic %rd4, %rd5. Global addresses: %rd0,
+%rd1 of a thread's own, %rd7 by lane. %rd2, generic %rd3: local. Guards: %p1 lane 0, %p2 some lanes, %p3 even threads,
+%p4 thread 0, %p5 CTA 0, %p6 warp 0.
+"""
+OWN = 1024
+"""Offset of the words of single threads, in shared and in global memory."""
+ORDERS = {
+    "ld": ("", "", "", ".volatile", ".relaxed.cta", ".relaxed.gpu", ".relaxed.sys", ".acquire.gpu", ".acquire.cta"),
+    "st": ("", "", "", ".volatile", ".relaxed.cta", ".relaxed.gpu", ".relaxed.sys", ".release.gpu", ".release.cta"),
+    "atom": ("", "", ".relaxed.cta", ".relaxed.gpu", ".acq_rel.gpu", ".release.gpu", ".acquire.cta"),
+}
+FENCES = ("fence.acq_rel.gpu;", "fence.acq_rel.cta;", "membar.gl;", "fence.sc.gpu;", "fence.acq_rel.sys;")
+MEETINGS = ("bar.sync 0;", "bar.sync 0;", "bar.sync 0;", "bar.warp.sync -1;", "shfl.sync.idx.b32 %r9, %r0, 0, 31, -1;")
+
+
+@dataclass
+class Generator:
+    """Makes one program. ``quiet``: nothing acquires, releases, or fences."""
+
+    rng: random.Random
+    quiet: bool
+    kinds: list[str] = field(default_factory=list)
+    spaces: list[str] = field(default_factory=list)
+    label: int = 0
+
+    def order(self, verb: str) -> str:
+        found = [o for o in ORDERS[verb] if not self.quiet or not o.startswith((".acq", ".rel"))]
+        found += [o for o in ORDERS[verb] if ".relaxed" in o]
+        return self.rng.choice(found)
+
+    def address(self, space: str) -> tuple[str, str]:
+        """Returns the name of a space in an instruction, and an address."""
+        rng = self.rng
+        place = 4 * rng.randrange(PLACES)
+        how = rng.choice(("word", "word", "own", "own", "lane"))
+        if space == "local":
+            return rng.choice(((".local", f"[%rd2+{place}]"), ("", f"[%rd3+{place}]")))
+        if space == "shared":
+            if rng.random() < 0.25:
+                return "", {"word": f"[%rd4+{place}]", "own": f"[%rd5+{OWN}]", "lane": f"[%rd4+{place + 64}]"}[how]
+            return ".shared", {"word": f"[%r2+{place}]", "own": f"[%r3+{OWN}]", "lane": f"[%r15+{64 + place}]"}[how]
+        found = {"word": f"[%rd0+{place}]", "own": f"[%rd1+{OWN}]", "lane": f"[%rd7+{64 + place}]"}[how]
+        return rng.choice((".global", ".global", "")), found
+
+    def guard(self) -> str:
+        return f"@{self.rng.choice(('', '!'))}%p{self.rng.randrange(1, 7)} " if self.rng.random() < 0.35 else ""
+
+    def access(self) -> str:
+        rng = self.rng
+        space = rng.choice(self.spaces)
+        kind = rng.choice([k for k in self.kinds if k in ("ld", "st", "atom", "red", "nc")])
+        name, where = self.address(space)
+        register, value = f"%r{rng.randrange(20, 23)}", rng.choice(("1", "%r0", "%r4", "%r20", "%r21"))
+        if kind == "nc" and space == "global":
+            return f"{self.guard()}ld.global.nc.u32 {register}, {where};"
+        if kind in ("atom", "red") and space != "local":
+            order = self.order("atom")
+            if kind == "red" and "acq" in order:
+                order = ""
+            what = rng.choice(("add", "max", "exch", "or", "cas") if kind == "atom" else ("add", "max", "or"))
+            value += ", %r4" if what == "cas" else ""
+            to = f"{register}, " if kind == "atom" else ""
+            suffix = "b32" if what in ("exch", "or", "cas") else "u32"
+            return f"{self.guard()}{kind}{order}{name}.{what}.{suffix} {to}{where}, {value};"
+        if kind in ("ld", "nc"):
+            order = "" if space == "local" else self.order("ld")
+            return f"{self.guard()}ld{order}{name}.u32 {register}, {where};"
+        order = "" if space == "local" else self.order("st")
+        return f"{self.guard()}st{order}{name}.u32 {where}, {value};"
+
+    def statements(self, count: int, depth: int) -> list[str]:
+        rng, made = self.rng, []
+        for _ in range(count):
+            draw = rng.random()
+            if draw < 0.12:
+                outer = depth == 2
+                made.append(rng.choice(MEETINGS) if outer else "add.u32 %r1, %r1, 1;")
+            elif draw < 0.20 and not self.quiet:
+                made.append(self.guard() + rng.choice(FENCES))
+            elif draw < 0.32 and depth:
+                self.label += 1
+                n = self.label
+                yes, no = (" ".join(self.statements(rng.randrange(most), depth - 1)) for most in (4, 3))
+                made.append(f"@%p{rng.randrange(1, 7)} bra E{n}; {yes} bra.uni F{n}; E{n}: {no} F{n}:")
+            elif draw < 0.38 and depth:
+                self.label += 1
+                n = self.label
+                body = " ".join(self.statements(rng.randrange(1, 4), depth - 1))
+                made.append(f"{{ .reg .b32 c; .reg .pred q; mov.b32 c, 2; L{n}: {body} sub.s32 c, c, 1;"
+                            f"setp.gt.s32 q, c, 0; @q bra L{n}; }}")  # fmt: skip
+            else:
+                made.append(self.access())
+        return made
+
+
+@dataclass(frozen=True)
+class Program:
+    text: str
+    grid: int
+    threads: int
+    schedule: str
+    seed: int
+
+
+def draw(seed: int) -> Program:
+    """Draws a program. Many have only some kinds of accesses, so that not all of them race."""
+    rng = random.Random(seed)
+    kinds = rng.choice((["ld", "st"], ["ld", "atom", "red"], ["atom", "red"], ["ld", "st", "atom", "red", "nc"]))
+    spaces = rng.choice(
+        (["shared"], ["global"], ["shared", "global"], ["shared", "global", "local"], ["shared"] * 3 + ["local"])
+    )
+    generator = Generator(rng, rng.random() < 0.6, kinds, spaces)
+    first = "st.local.v4.u32 [%rd2], {%r0, %r0, %r0, %r0};"
+    if rng.random() < 0.7:
+        zero = " ".join(f"st.shared.u32 [%r2+{4 * n}], %r1;" for n in range(64))
+        first += f"@!%p4 bra STARTED; {zero} STARTED: st.shared.u32 [%r3+{OWN}], %r1; bar.sync 0;"
+    body = (
+        START
+        + first
+        + "\n"
+        + "\n".join(generator.statements(rng.randrange(3, 16), 2))
+        + "\nst.global.u32 [%rd1+8192], %r1; ret;"
+    )
+    return Program(
+        source(body, WORDS),
+        rng.choice((1, 2, 3)),
+        rng.choice((32, 64, 64)),
+        rng.choice(("fifo", "fifo", "random")),
+        seed,
+    )
+
+
+def findings(program: Program, native: bool) -> tuple[str, list[tuple[Any, ...]]]:
+    """Returns the error that ended a run, or "", and the checker's findings."""
+    checker = Checker()
+    device = Device(schedule=program.schedule, seed=program.seed, library=library() if native else None)
+    out = device.upload(np.zeros(8192, np.uint32), "out")
+    error = ""
+    with watched() as stops:
+        try:
+            device.launch(
+                module_of(program.text), grid=program.grid, block=program.threads, arguments=[out], sinks=[checker]
+            )
+        except Fault as fault:
+            error = str(fault)
+            checker.failed(fault)
+    assert bool(stops) is native, "only the native engine enters native code"
+    return error, sorted(
+        (f.rule, f.severity, f.bytes, *sorted(str(p) for p in (f.first, f.second)), f.missing, f.fix)
+        for f in checker.report().findings
+    )
