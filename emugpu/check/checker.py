@@ -145,7 +145,7 @@ class _CheckedLaunch:
             events.TensorMemoryAllocated: tensor_life.allocated,
             events.TensorMemoryFreed: self._freed,
         }
-        self.single_barrier = SingleBarrierCtas(model, self.take, generic.overwrite)
+        self.single_barrier = SingleBarrierCtas(model, self.take, generic.overwrite, event.sites)
         self._ended = False
 
     def report(self) -> Report:

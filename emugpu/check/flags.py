@@ -7,21 +7,26 @@ after the read do that, too. `Flags` remembers who wrote and who read, and looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, Clock, Components
-from emugpu.check.history import ACQUIRES, SCOPES, WEAK, Record, needed_scope
-from emugpu.check.threads import Thread
-from emugpu.emulator.machine.events import Agent, Site
+from emugpu.check.history import ACQUIRES, SCOPES, WEAK, Record, needed_scope, scope_of
+from emugpu.check.threads import Moment, Thread
+from emugpu.emulator.machine.events import Access, Agent, Site
 
 MOST = 1 << 14
 """At most so many instructions that write flags are remembered, and as many that read them."""
 Lack = tuple[str, str]
 """What is missing between two accesses, and the fix."""
+Number = tuple[int, int]
+"""The part of a launch's trace, and the entry in it, of an access."""
+ALL: Number = (1 << 62, 0)
+"""Comes after every access."""
 Addresses = int | NDArray[np.integer]
 
 
@@ -64,17 +69,54 @@ class Flags:
         self._writes: list[FlagWrite] = []
         self._reads: dict[tuple[Components, int, int, int], FlagRead] = {}
         self._fences: dict[tuple[Components, int], Fence] = {}
+        self._later: deque[tuple[Number, Callable[[], Iterable[tuple[Access, Moment]]]]] = deque()
+        self._room = MOST
+        self.reached = ALL
+        """The access that is checked now, if later ones are known already."""
+
+    def later(self, number: Number, lanes: int, make: Callable[[], Iterable[tuple[Access, Moment]]]) -> None:
+        """Remembers a strong access of some lanes that releases nothing. ``make`` makes its events, each with the
+        moment of its thread; they become reads and writes of flags when these are needed.
+        """
+        self._room -= lanes
+        self._later.append((number, make))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more of these accesses are remembered."""
+        return self._room > 0
+
+    def reach(self, number: Number) -> None:
+        """Says which access is checked now: later ones are not flags for it."""
+        self.reached = max(self.reached, number)
+
+    def _take_later(self) -> None:
+        while self._later and self._later[0][0] <= self.reached:
+            for event, moment in self._later.popleft()[1]():
+                if event.mode != "write":
+                    by = moment.space, moment.who, moment.time
+                    self._read(event.where, by, scope_of(event.site), event.site)
+                if event.mode != "read":
+                    self._wrote(FlagWrite(event.where, event.agent, moment.clock, None, WEAK, event.site))
 
     def wrote(self, write: FlagWrite) -> None:
+        self._take_later()
+        self._wrote(write)
+
+    def _wrote(self, write: FlagWrite) -> None:
         if len(self._writes) < MOST:
             self._writes.append(write)
 
-    def read(self, where: Addresses, thread: Thread, scope: int, site: Site) -> None:
-        space = thread.clock.space
-        key = (space, thread.own, site.index, where if isinstance(where, int) else int(where[0]))
+    def read(self, where: Addresses, by: tuple[Components, int, int], scope: int, site: Site) -> None:
+        """Remembers a strong read by a component at a time."""
+        self._take_later()
+        self._read(where, by, scope, site)
+
+    def _read(self, where: Addresses, by: tuple[Components, int, int], scope: int, site: Site) -> None:
+        key = (*by[:2], site.index, where if isinstance(where, int) else int(where[0]))
         if self._writes and (len(self._reads) < MOST or key in self._reads):
             acquired = scope if site.semantics in ACQUIRES else WEAK
-            read = FlagRead(where, space, thread.own, thread.time, acquired, site, len(self._writes))
+            read = FlagRead(where, *by, acquired, site, len(self._writes))
             self._reads[key] = read
 
     def fenced(self, thread: Thread, scope: int) -> None:
@@ -85,6 +127,7 @@ class Flags:
 
         ``clock`` is what the agent of the second access knew.
         """
+        self._take_later()
 
         def hands_over(write: FlagWrite) -> bool:
             """Returns whether it is another access than the two themselves."""

@@ -32,7 +32,7 @@ from emugpu.check.clocks import (
 )
 from emugpu.check.flags import FlagWrite
 from emugpu.check.footprint import kind_of
-from emugpu.check.history import ACQUIRES, ATOMICS, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
+from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope, scope_of
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
@@ -141,10 +141,6 @@ class TensorMaps:
         model.access_global(places, NBYTES, record, MapReader(clock, agent, acquires, releases))
 
 
-STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
-SYSTEM = SCOPES["sys"]
-
-
 class Released(NamedTuple):
     """The knowledge that a strong write passes to its readers.
 
@@ -176,7 +172,7 @@ class GenericProxy:
             return
         agent, site = event.agent, event.site
         thread = self.model.threads.of(agent)
-        scope = _scope(site)
+        scope = scope_of(site)
         strong = scope != WEAK
         writes = event.mode != "read"
         if strong and event.mode != "write":
@@ -191,10 +187,10 @@ class GenericProxy:
                 if memory.add_pending((event,), event.mode, moment, *span(event)):
                     self._lanes.access(event)
             else:
-                record = record_of(event, moment, scope)
+                record = record_of(event, moment)
                 memory.access(event.where, event.nbytes * event.items, record, moment.observer)
         else:
-            self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
+            self.model.access_global(*places_of(event), record_of(event, moment), moment.observer)
             if site.is_incoherent:
                 self.model.note_incoherent((event,))
         if writes:
@@ -216,17 +212,17 @@ class GenericProxy:
             if self.model.has_incoherent and next(iter(run)).site.is_incoherent:
                 self.model.note_incoherent(run)
                 own = READ_ONLY
-            self.model.note_chunks(run.base, run.mode != "read", run.chunks, run.whole, moment.clock)
+            kind = kind_of(run.mode != "read", strong=False)
+            self.model.note_chunks(run.base, kind, run.chunks, run.whole, moment.clock)
             allocation = self.model.allocation(run.base)
             if moment.observer.behind and allocation is not None:
-                kind = kind_of(run.mode != "read", strong=False)
                 for event in run:
                     places, nbytes = places_of(event)
                     about = (event.agent, event.site, kind, moment.observer)
                     self.model.note_behind(allocation, places, nbytes, *about)
             accesses = ((event, moment) for event in run)
-            self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
-        if run.mode != "read":
+            self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, True, len(run), accesses)
+        if run.mode != "read" and run.space != "local":
             self.overwrite(run)
 
     def _read_responses(self, accesses: Iterable[Access], chunks: Chunks, agent: Agent, cta: int) -> None:
@@ -272,7 +268,7 @@ class GenericProxy:
     def _learn(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         if event.space == "global":
-            self.model.flags.read(event.where, thread, scope, site)
+            self.model.flags.read(event.where, (thread.clock.space, thread.own, thread.time), scope, site)
         for place in self._places(event):
             for released in self._flags.get(place, ()):
                 thread.heard = site
@@ -384,13 +380,6 @@ class GenericProxy:
                 known = next((fence for fence in reversed(kept) if fence.time <= latest), None)
                 if known is not None:  # includes what the earlier fences released
                     thread.acquire(known.clock)
-
-
-def _scope(site: Site) -> int:
-    """Returns the scope of a strong access, or WEAK; a volatile access has the scope of the whole system."""
-    if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
-        return WEAK
-    return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
 
 
 def _with(held: list[Released], released: Released) -> list[Released]:

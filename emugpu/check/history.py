@@ -35,6 +35,7 @@ WAITED_FOR = ("generic", "copy", "st.async", "store")
 ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")
 WEAK = -1
+STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
 ATOMICS = ("atom", "red")
 UNORDERED_KEPT = 8
 """A history keeps this many unordered accesses of each kind."""
@@ -128,6 +129,13 @@ class Record:
     def is_atomic(self) -> bool:
         """Whether a thread reads the earlier value and writes the new one in one step."""
         return self.kind == "generic" and self.site.opcode in ATOMICS
+
+
+def scope_of(site: Site) -> int:
+    """Returns the scope of a strong access, or WEAK; a volatile access has the scope of the whole system."""
+    if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
+        return WEAK
+    return SCOPES["sys"] if site.semantics == "volatile" else SCOPES.get(site.scope, SCOPES["sys"])
 
 
 def needed_scope(one: Agent, other: Agent) -> int:

@@ -16,7 +16,7 @@ from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.flags import Flags
 from emugpu.check.footprint import Footprint, kind_of
-from emugpu.check.history import WEAK, Conflict, Observer, Record
+from emugpu.check.history import ACQUIRES, RELEASES, WEAK, Conflict, Observer, Record
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks
 from emugpu.check.shadow import (
@@ -86,6 +86,8 @@ class Model:
             for site in sites
         )
         """Whether a warp may arrive at a barrier of threads and not wait."""
+        self.orders_by_strong = self.has_arrivals or any(map(_orders_by_strong, sites))
+        """Whether a strong access may order other accesses, by what it releases or acquires itself or with a fence."""
         self._phases: dict[int, dict[tuple[int, int], int]] = {}
         """By cluster, CTA and barrier of threads, the component whose times are the phases that are over."""
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
@@ -191,24 +193,24 @@ class Model:
                 chunks = np.array([chunk for chunk, _ in parts], np.int64)
                 self.footprint.add_incoherent(allocation.base, allocation.nbytes, chunks, whole)
 
-    def note_chunks(
-        self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], clock: Clock | None
-    ) -> None:
-        """Adds weak accesses of threads with this knowledge to chunks of an allocation to the footprint."""
+    def note_chunks(self, base: int, kind: int, chunks: NDArray[Any], whole: NDArray[Any], clock: Clock | None) -> None:
+        """Adds accesses of a kind, by threads with this knowledge, to chunks of an allocation to the footprint."""
         allocation = self.allocation(base) if self.footprint is not None else None
         if self.footprint is not None and allocation is not None:
-            self.footprint.add(base, allocation.nbytes, chunks, whole, kind_of(writes, False), clock)
+            self.footprint.add(base, allocation.nbytes, chunks, whole, kind, clock)
 
     def add_pending_global(
-        self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known
-    ) -> None:
-        """Adds weak accesses of threads to the pending ones of an allocation if they are certainly in order; else
-        checks each.
+        self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], weak: bool | NDArray[np.bool_],
+        count: int, accesses: Known,
+    ) -> None:  # fmt: skip
+        """Adds accesses of threads to the pending ones of an allocation if they are certainly in order; else checks
+        each.
 
-        ``base`` is an address in the allocation, or 0 if the accesses touch several.
+        ``base`` is an address in the allocation, or 0 if the accesses touch several. The other arguments are those of
+        `ShadowAllocation.add_pending`.
         """
         found = self.allocation(base)
-        if found is None or not found.add_pending(writes, chunks, owners, count, accesses):
+        if found is None or not found.add_pending(writes, chunks, owners, weak, count, accesses):
             for event, moment in accesses:
                 self.access_global(*places_of(event), record_of(event, moment), moment.observer)
 
@@ -364,6 +366,13 @@ class Model:
         known = held.get(who)
         if known is None or known.time < time:
             held[who] = Incoming(time, site, agent, what)
+
+
+def _orders_by_strong(site: Site) -> bool:
+    """Returns whether an instruction gives strong accesses an order to pass on, or is one that does."""
+    if site.opcode in ("fence", "membar"):
+        return site.modifiers[:1] != ("proxy",)
+    return site.opcode not in ("mbarrier", "barrier") and site.semantics in {*ACQUIRES, *RELEASES}
 
 
 def drop_cluster(cluster: int, *tables: dict[Any, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import Components
-from emugpu.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
+from emugpu.check.history import GENERIC, TENSOR, Conflict, Histories, Observer, Record, different, scope_of
 from emugpu.check.pending import Chunks, PendingAccesses, Several, span
 from emugpu.check.threads import Moment
 from emugpu.emulator.machine.events import Access, GlobalBox
@@ -193,18 +193,16 @@ def _stored(event: Access) -> tuple[object, ...] | None:
     return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in (event.where, *items))
 
 
-def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
-    """Returns the record of an access; an access that the same instruction repeats at one moment has one record.
-
-    ``scope`` is the scope of a strong access.
-    """
+def record_of(event: Access, moment: Moment) -> Record:
+    """Returns the record of an access; an access that the same instruction repeats at one moment has one record."""
     agent, site, writes = event.agent, event.site, event.mode != "read"
     key = (site.index, agent.lanes, writes, _stored(event))
     record = moment.records.get(key)
     if record is None:
-        about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order, scope, key[3])
+        about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order)
         touched, values = [(event.where, event.nbytes * event.items)], event.values if event.mode == "write" else None
-        record = moment.records[key] = Record(*about, touched=touched, values=values)
+        record = Record(*about, scope_of(site), key[3], touched=touched, values=values)
+        moment.records[key] = record
         if "sync" not in site.modifiers:
             record.released = moment.released
     elif key[3] is None:
@@ -285,6 +283,8 @@ def _chunks(tmap: TensorMap) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64]
     return chunk, tuple(index * step for index, step in zip(reversed(outer), tmap.steps[1:], strict=True))
 
 
+SEVERAL = -1
+"""Stands for the owners of a chunk if there are several."""
 PENDING = 1 << 17
 """An allocation keeps at most this many pending accesses."""
 
@@ -306,8 +306,9 @@ def owner(space: Components, who: int) -> int:
 class ShadowAllocation:
     """Records accesses to an allocation in global memory.
 
-    As long as the allocation is only read, or only one thread accesses each of its chunks, and writes none that is read
-    by ld.global.nc, no accesses are out of order. Until then the accesses stay pending and take no room in histories.
+    As long as the allocation is only read, or only one thread accesses each of its chunks and writes none that is read
+    by ld.global.nc, or all accesses to a chunk are strong, no accesses are out of order. Until then the accesses stay
+    pending and take no room in histories.
     """
 
     def __init__(self, name: str, base: int, nbytes: int, memory: ShadowMemory) -> None:
@@ -318,24 +319,31 @@ class ShadowAllocation:
         self._pending: list[Iterable[tuple[Where, Record, Observer]]] = []
         self._room = PENDING
         self._owners: NDArray[np.int64] | None = None
-        """The owner of each chunk, once something has been written."""
+        """The owner of each chunk, or SEVERAL, once something has been written."""
+        self._weak: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        """Whether any access to a chunk was weak, or in a scope that does not hold all agents."""
 
     def add_pending(
-        self, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known
-    ) -> bool:
-        """Adds ``count`` weak accesses to the pending ones; ``writes`` says whether some of them are stores.
+        self, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], weak: bool | NDArray[np.bool_], count: int,
+        accesses: Known,
+    ) -> bool:  # fmt: skip
+        """Adds ``count`` accesses to the pending ones; ``writes`` says whether some of them are stores.
 
-        ``owners`` gives the owner of each access to ``chunks``. Returns False if the accesses may be out of order, or
-        if there is no room.
+        ``owners`` gives the owner of each access to ``chunks``, and ``weak`` those that are not strong in the scope of
+        the GPU. Returns False if the accesses may be out of order, or if there is no room.
         """
         if count > self._room or (writes and self._pending and self._owners is None):
             return False
         if writes or self._owners is not None:
             if self._owners is None:
                 self._owners = np.zeros(-(-self.nbytes // CHUNK), np.int64)
+                self._weak = np.zeros(len(self._owners), np.bool_)
             held = self._owners[chunks]
             self._owners[chunks] = owners
-            if ((held != owners) & (held != 0)).any() or (self._owners[chunks] != owners).any():
+            several = ((held != owners) & (held != 0)) | (self._owners[chunks] != owners)
+            self._weak[chunks[np.broadcast_to(weak, len(chunks))]] = True
+            self._owners[chunks[several]] = SEVERAL
+            if ((self._owners[chunks] == SEVERAL) & self._weak[chunks]).any():
                 return False
         self._pending.append((places_of(event), record_of(event, at), at.observer) for event, at in accesses)
         self._room -= count

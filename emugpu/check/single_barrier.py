@@ -2,7 +2,8 @@
 
 The emulator's access filter finds the accesses to shared memory of such a CTA that are certainly in order. These do not
 become events: the trace is kept, and a warp's knowledge follows from how often it has left the barrier, its *epoch*.
-Accesses of lanes that have diverged are certainly in order, too, as if the lanes were together. As soon as anything
+Accesses of lanes that have diverged are certainly in order, too, as if the lanes were together. Strong accesses are
+like others if the kernel has none that orders accesses, and if the lanes are together. As soon as anything
 else happens in the CTA, everything that a finding can still name becomes events, and the other parts of the checker
 take over.
 """
@@ -10,14 +11,18 @@ take over.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import OWN, Clock
+from emugpu.check.flags import ALL
+from emugpu.check.footprint import READ, STRONG_READ, STRONG_WRITE, WRITE
+from emugpu.check.history import SCOPES, WEAK, scope_of
 from emugpu.check.model import SHARED_BYTES, Model
 from emugpu.check.shadow import READ_ONLY, owner
 from emugpu.check.threads import Moment, TrackedCta
@@ -87,11 +92,17 @@ class SingleBarrierCtas:
         model: Model,
         take: dict[type, Callable[[Any], None]],
         overwrite: Callable[[Iterable[Access]], None],
+        sites: Sequence[Site],
     ) -> None:
-        """``take`` maps types of events to their handlers. ``overwrite`` is called with stores to global memory."""
+        """``take`` maps types of events to their handlers. ``overwrite`` is called with weak stores to global memory.
+        ``sites`` are the instructions of the kernel.
+        """
         self._model, self._take, self._overwrite = model, take, overwrite
         self.by_cluster: dict[int, _SingleBarrierCta] = {}
-        self._filter = AccessFilter()
+        self._filter = AccessFilter(passes_strong=not model.orders_by_strong)
+        self._filtered_kinds = [TraceEvent.ACCESS] if model.orders_by_strong else [TraceEvent.ACCESS, TraceEvent.STRONG]
+        self._scopes = np.array([scope_of(site) for site in sites])
+        """By instruction: the scope of a strong access, or WEAK."""
         self._clusters: Numbers = np.zeros(0, np.int64)
         self._owners: Numbers = np.zeros(0, np.int64)
         self._of_warps: list[_SingleBarrierCta | None] = []
@@ -142,7 +153,7 @@ class SingleBarrierCtas:
 
     def take(self, batch: Batch) -> None:
         """Handles a part of the trace."""
-        self._model.unused.traced(batch)
+        self._model.unused.traced(batch, self._filtered_kinds)
         if not self.by_cluster:
             self._pass_on(batch, np.arange(len(batch.entries)))
             return
@@ -150,19 +161,27 @@ class SingleBarrierCtas:
         others, accesses, exits, completed, arrivals = self._filter.filter(batch)
         for warp, time in arrivals:
             self._of(warp).arrivals[self._filter.index_of(warp)].append(time)
-        self._hold(batch, accesses)
         for _, _, warp, lanes, *_ in batch.entries[exits].tolist():
             self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
         clusters = self._clusters[batch.entries["warp"]]
         present = [(cluster, one) for cluster in np.unique(clusters).tolist() if (one := self.by_cluster.get(cluster))]
+        now = self._forgotten + len(self._parts)
         if len(others) < len(batch.entries):
             for _, one in present:
-                one.parts.append(self._forgotten + len(self._parts))
+                one.parts.append(now)
             self._parts.append(_Part(batch, clusters, completed))
             self._count += len(batch.entries)
         stops = [(cluster, at) for cluster, one in present if (at := self._filter.stopped_at(one.filtered)) is not None]
-        rest = [self._give_up(*stop) for stop in stops]
-        # Strong accesses of several CTAs come in the order in which they happened.
+        rest = []
+        if stops or len(others):
+            # Strong accesses to global memory come in the order in which they happened, also those of several CTAs.
+            strong = accesses[batch.entries["kind"][accesses] == TraceEvent.STRONG]
+            unlike = np.unique(clusters[strong])
+            rest = [self._give_up(cluster, 0) for cluster in unlike.tolist()]
+            accesses = accesses[~np.isin(clusters[accesses], unlike)]
+            stops = [stop for stop in stops if stop[0] in self.by_cluster]
+        self._hold(now, batch, accesses)
+        rest += [self._give_up(*stop) for stop in stops]
         self._pass_on(batch, np.sort(np.concatenate([others, *(entries for entries, _ in rest)])))
         self._exit(exit for _, exits in rest for exit in exits)
         if self._count > self._most or not self.by_cluster:
@@ -204,37 +223,49 @@ class SingleBarrierCtas:
 
     # ---- global memory ----
 
-    def _take_global(self, batch: Batch, which: Numbers) -> None:
-        """Handles accesses to global memory; each allocation knows whether they can be out of order."""
+    def _take_global(self, now: int, batch: Batch, which: Numbers) -> None:
+        """Handles accesses to global memory of part ``now``; each allocation knows whether they can be out of order."""
         part = batch.select(which)
         chunks, counts = batch.chunks_of(which)
         entries = part.entries
-        stores = entries["flags"] & Traced.STORE != 0
-        self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
+        stores, scopes = entries["flags"] & Traced.STORE != 0, self._scopes[entries["site"]]
+        if self._model.orders_by_strong:
+            self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
+        flags = self._model.flags
+        for k in np.flatnonzero(scopes != WEAK).tolist() if flags.has_room else ():
+            make = partial(self._accesses, now, part, [k], [int(which[k])])
+            flags.later((now, int(which[k])), int(entries["lanes"][k]).bit_count(), make)
+        flags.reached = (now, -1)
         owners = self._owners[entries["warp"]]
         if self._model.has_incoherent:
             owners = np.where(self._model.incoherent[entries["site"]], READ_ONLY, owners)
-        owners = np.repeat(owners, counts)
-        for base in np.unique(entries["base"]).tolist():
-            mine = entries["base"] == base
+        owners, weak = np.repeat(owners, counts), np.repeat(scopes < SCOPES["gpu"], counts)
+        kinds = np.where(scopes == WEAK, np.where(stores, WRITE, READ), np.where(stores, STRONG_WRITE, STRONG_READ))
+        bases = entries["base"]
+        if (bases[scopes != WEAK] == 0).any():
+            # A strong access to several allocations stays in order with those to each of them.
+            bases = np.zeros_like(bases)
+        for base in np.unique(bases).tolist():
+            mine = bases == base
             of_base = np.repeat(mine, counts)
-            accesses = self._accesses(part, np.flatnonzero(mine).tolist())
+            accesses = self._accesses(now, part, np.flatnonzero(mine).tolist(), which[mine].tolist())
             touched = chunks[of_base] & (WHOLE_CHUNK - 1)
             if self._model.footprint is not None:
-                is_whole, is_stored = chunks[of_base] >= WHOLE_CHUNK, np.repeat(stores, counts)[of_base]
-                for some in (is_stored, ~is_stored):
-                    of_kind, whole = touched[some], touched[some & is_whole]
-                    self._model.note_chunks(base, some is is_stored, of_kind, whole, None)
+                is_whole, are = chunks[of_base] >= WHOLE_CHUNK, np.repeat(kinds, counts)[of_base]
+                for kind in np.unique(kinds[mine]).tolist():
+                    some = are == kind
+                    self._model.note_chunks(base, kind, touched[some], touched[some & is_whole], None)
             self._model.add_pending_global(
-                base, bool(stores[mine].any()), touched, owners[of_base], int(mine.sum()), accesses
+                base, bool(stores[mine].any()), touched, owners[of_base], weak[of_base], int(mine.sum()), accesses
             )
+        flags.reached = ALL
 
-    def _hold(self, batch: Batch, accesses: Numbers) -> None:
+    def _hold(self, now: int, batch: Batch, accesses: Numbers) -> None:
         """Handles accesses to global memory as soon as the lanes of their warps are together.
 
-        If anything else happens while lanes are apart, their accesses are checked one by one.
+        If anything else happens while lanes are apart, their accesses are checked one by one. ``now`` is the number of
+        the part.
         """
-        now = self._forgotten + len(self._parts)
         split = self._filter.split_warps()
         self._split = {warp: self._split[warp] if at is None else (now, at) for warp, at in split.items()}
         waiting, self._held = [*self._held, (now, batch, accesses)], []
@@ -243,7 +274,7 @@ class SingleBarrierCtas:
             if is_held.any():
                 self._held.append((number, part, which[is_held]))
             if not is_held.all():
-                self._take_global(part, which[~is_held])
+                self._take_global(number, part, which[~is_held])
 
     def _is_since_split(self, number: int, warps: Numbers, at: Numbers) -> NDArray[np.bool_]:
         """Returns for each entry of a part of the trace whether its warp was diverged then and still is."""
@@ -253,11 +284,16 @@ class SingleBarrierCtas:
                 found |= (warps == warp) & ((since[0] < number) | (at >= since[1]))
         return found
 
-    def _accesses(self, part: Batch, which: list[int]) -> Iterator[tuple[Access, Moment]]:
-        """Yields accesses, each with its moment. A caller may ask for them long after the CTAs have ended."""
-        for k in which:
+    def _accesses(self, now: int, part: Batch, which: list[int], at: list[int]) -> Iterator[tuple[Access, Moment]]:
+        """Yields accesses, each with its moment; ``at`` are their entries in part ``now`` of the trace. A caller may
+        ask for them long after the CTAs have ended.
+        """
+        for k, entry in zip(which, at, strict=True):
             warp, time = int(part.entries["warp"][k]), int(part.entries["number"][k])
-            yield part.access(k), self._of(warp).moment(self._filter.index_of(warp), time)
+            moment = self._of(warp).moment(self._filter.index_of(warp), time)
+            self._model.flags.reach((now, entry))
+            for event in part.accesses(k):
+                yield event, moment
 
     # ---- the kept trace ----
 
@@ -289,7 +325,7 @@ class SingleBarrierCtas:
                 at, rest = at[at < stopped_at], at[at >= stopped_at]
                 rest = rest[part.batch.entries["kind"][rest] != TraceEvent.EXITED]
             entries = part.batch.entries[at]
-            is_taken = (entries["kind"] == TraceEvent.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0)
+            is_taken = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
             is_taken &= ~self._is_since_split(number, entries["warp"], at)
             self._pass_on(part.batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
             _add_unmet(unmet, entries, is_taken)

@@ -15,7 +15,7 @@ vector is as many loads, in no order (PTX ISA 8.2: vector data types).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,10 +97,10 @@ class UnusedLoads:
             if warp in self._held and self._lanes[row, column] != before:
                 self._decide(warp)
 
-    def traced(self, batch: Batch) -> None:
-        """Handles the stores in a part of the trace."""
+    def traced(self, batch: Batch, kinds: Sequence[TraceEvent]) -> None:
+        """Handles the stores in a part of the trace, of these kinds of entries."""
         entries = batch.entries
-        stores = entries[(entries["kind"] == TraceEvent.ACCESS) & (entries["flags"] & Traced.STORE != 0)]
+        stores = entries[np.isin(entries["kind"], kinds) & (entries["flags"] & Traced.STORE != 0)]
         columns = self._columns[stores["site"]]
         stores, columns = stores[columns >= 0], columns[columns >= 0]
         new = [self._row(who) for who in batch.trace.who[len(self._traced) :]]

@@ -3,8 +3,9 @@
 A reader of the trace names CTAs, and passes the parts of the trace one after the other (`AccessFilter.filter`). As long
 as the warps of such a CTA only load, store, diverge, reconverge, and meet at one barrier of all of them, the filter
 knows which accesses to shared memory are in order: those with the barrier in between, those of one lane, and those of
-lanes of a warp that have met in between. It stops at a CTA when anything else happens, or when an access may be out of
-order; the reader judges the rest. `interpreter/access_filter.mojo` does the work.
+lanes of a warp that have met in between. Strong accesses need no order among themselves. The filter stops at a CTA when
+anything else happens, or when an access may be out of order; the reader judges the rest.
+`interpreter/access_filter.mojo` does the work.
 """
 
 from __future__ import annotations
@@ -56,14 +57,16 @@ class CtaFilter:
         """Returns for how many generations of the barrier everything ever accessed was written twice over, or None if
         nothing was accessed.
         """
-        touched = (self.shadow[:, FilteredChunk.WRITE] | self.shadow[:, FilteredChunk.READ]) != 0
+        touched = self.shadow[:, FilteredChunk.WRITE : FilteredChunk.STRONG + 1].any(axis=1)
         return int(self.shadow[touched, FilteredChunk.WHOLE_BEFORE].min()) - 1 if touched.any() else None
 
 
 class AccessFilter:
     """Filters the trace of one launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes_strong: bool) -> None:
+        """``passes_strong``: no strong access orders other accesses."""
+        self._passes_strong = passes_strong
         self._ctas: Numbers = np.zeros((1, len(FilteredCta)), np.int64)
         self._free: list[int] = []
         self._warps: Numbers = np.zeros((0, len(FilteredWarp)), np.int64)
@@ -111,6 +114,7 @@ class AccessFilter:
             (FilterCall.CTAS, self._ctas),
         ):  # fmt: skip
             table[field] = array.ctypes.data
+        table[FilterCall.PASSES_STRONG] = self._passes_strong
         self._warps[:, FilteredWarp.SPLIT_AT] = -1
         batch.trace.library.filter_accesses(table.ctypes.data)
         others, accesses, exits, completed, arrivals = (

@@ -235,6 +235,8 @@ class FilterCall(Counted):
     """The bytes that a lane accesses, for each instruction."""
     WARPS = auto()
     CTAS = auto()
+    PASSES_STRONG = auto()
+    """Whether strong accesses can pass the filter, because none of them orders others."""
 
 
 class FilteredWarp(Counted):
@@ -281,12 +283,13 @@ class FilteredCta(Counted):
 
 class FilteredChunk(Counted):
     """A chunk of a CTA's shared memory, in fields of 4 bytes. They hold the epoch, plus 1, and the warp of the last
-    write and of the last reads since; then the epochs, plus 1, of the last write of the whole chunk and of the one
-    before.
+    write, of the last reads since, and of the last strong accesses; then the epochs, plus 1, of the last write of the
+    whole chunk and of the one before.
     """
 
     WRITE = auto()
     READ = auto()
+    STRONG = auto()
     WHOLE = auto()
     WHOLE_BEFORE = auto()
 

@@ -312,7 +312,7 @@ class Batch:
         entries = self.entries[which]
         flags = entries["flags"]
         single = flags & (Traced.SAME | Traced.ROW) != 0
-        values = 32 * self.trace.items[entries["site"]] - 31 * np.bitwise_count(flags >> FIRST_SAME_VALUE)
+        values = WARP_SIZE * self.trace.items[entries["site"]] - 31 * np.bitwise_count(flags >> FIRST_SAME_VALUE)
         counts = np.where(single, 1, 32) + np.where(flags & Traced.STORE, values, 0)
         words = self.words[_ranges(entries["value"], counts)]
         entries["value"] = np.cumsum(counts) - counts

@@ -27,16 +27,38 @@ def knows(mark: Int, epoch: Int, warp: Int) -> Bool:
 
 
 @inline(.always)
+def knows_all(chunk: Bytes, marks: Int, epoch: Int, warp: Int) -> Bool:
+    """Does the same for the marks of a chunk of one kind."""
+    return knows(Int(get[DType.int32](chunk, 4 * marks)), epoch, warp)
+
+
+@inline(.always)
+def mark_also(chunk: Bytes, marks: Int, epoch: Int, warp: Int):
+    """Marks a chunk for a warp, or for several if others have marked it in this epoch."""
+    var mine = (epoch + 1) << WARP_BITS | warp
+    var before = Int(get[DType.int32](chunk, 4 * marks))
+    if before != mine and before >> WARP_BITS == epoch + 1:
+        mine |= MANY
+    set[DType.int32](chunk, 4 * marks, Int32(mine))
+
+
+@inline(.always)
 def note_read(shadow: Bytes, chunk: Int, epoch: Int, warp: Int) -> Bool:
     """Records a read of a chunk. Returns False if it may be out of order with other warps."""
     var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
-    if not knows(Int(get[DType.int32](s, 4 * CHUNK_WRITE)), epoch, warp):
+    if not knows_all(s, CHUNK_WRITE, epoch, warp) or not knows_all(s, CHUNK_STRONG, epoch, warp):
         return False
-    var mine = (epoch + 1) << WARP_BITS | warp
-    var before = Int(get[DType.int32](s, 4 * CHUNK_READ))
-    if before != mine and before >> WARP_BITS == epoch + 1:
-        mine |= MANY
-    set[DType.int32](s, 4 * CHUNK_READ, Int32(mine))
+    mark_also(s, CHUNK_READ, epoch, warp)
+    return True
+
+
+@inline(.always)
+def note_strong(shadow: Bytes, chunk: Int, epoch: Int, warp: Int) -> Bool:
+    """Records a strong access to a chunk. Returns False if it may be out of order with weak ones of other warps."""
+    var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
+    if not knows_all(s, CHUNK_WRITE, epoch, warp) or not knows_all(s, CHUNK_READ, epoch, warp):
+        return False
+    mark_also(s, CHUNK_STRONG, epoch, warp)
     return True
 
 
@@ -44,9 +66,9 @@ def note_read(shadow: Bytes, chunk: Int, epoch: Int, warp: Int) -> Bool:
 def note_write(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, is_whole: Bool) -> Bool:
     """Records a write to a chunk. Returns False if it may be out of order with other warps."""
     var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
-    var was_read = Int(get[DType.int32](s, 4 * CHUNK_READ))
-    if not knows(Int(get[DType.int32](s, 4 * CHUNK_WRITE)), epoch, warp) or not knows(was_read, epoch, warp):
-        return False
+    for marks in range(CHUNK_WRITE, CHUNK_STRONG + 1):
+        if not knows_all(s, marks, epoch, warp):
+            return False
     set[DType.int32](s, 4 * CHUNK_WRITE, Int32((epoch + 1) << WARP_BITS | warp))
     if is_whole:
         set[DType.int32](s, 4 * CHUNK_WHOLE_BEFORE, get[DType.int32](s, 4 * CHUNK_WHOLE))
@@ -166,22 +188,28 @@ def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
     var epoch = look(w, WARP_LEFT)
     set[DType.int32](e, 36, Int32(look(w, WARP_TIME)))
     var flags = half(e, 2)
+    var is_strong = half(e, 0) == EVENT_STRONG
+    if flags & (TRACED_GLOBAL | TRACED_SHARED) == 0:
+        return True
+    if is_strong and (look(t, FILTER_PASSES_STRONG) == 0 or look(w, WARP_APART) != 0):
+        return False
     if flags & TRACED_GLOBAL != 0:
         return pass_global(e, w)
-    if flags & TRACED_SHARED == 0:
-        return True
     var warp = look(w, WARP_INDEX)
     for k in range(Int(get[DType.int32](e, 32)), end):
         var found = Int(get[DType.int32](pointer(t, FILTER_CHUNKS), 4 * k))
         var chunk = found & (WHOLE_CHUNK - 1)
         if chunk >= look(cta, FILTERED_CHUNKS):
             return False
-        if flags & TRACED_STORE != 0:
+        if is_strong:
+            if not note_strong(pointer(cta, FILTERED_SHADOW), chunk, epoch, warp):
+                return False
+        elif flags & TRACED_STORE != 0:
             if not note_write(pointer(cta, FILTERED_SHADOW), chunk, epoch, warp, found >= WHOLE_CHUNK):
                 return False
         elif not note_read(pointer(cta, FILTERED_SHADOW), chunk, epoch, warp):
             return False
-    return pass_lanes(t, e, w, cta)
+    return is_strong or pass_lanes(t, e, w, cta)
 
 
 @inline(.always)
@@ -273,10 +301,10 @@ def filter_all(t: Bytes):
         if look(cta, FILTERED_STOPPED_AT) != NOT_YET:
             continue
         var is_fine: Bool
-        if kind == EVENT_ACCESS:
+        if kind == EVENT_ACCESS or kind == EVENT_STRONG:
             var end = Int(get[DType.int32](e, TRACE_BYTES + 32)) if k + 1 < count else look(t, FILTER_CHUNK_COUNT)
             is_fine = pass_access(t, e, end, w, cta)
-            if half(e, 2) & TRACED_GLOBAL != 0:
+            if is_fine and half(e, 2) & TRACED_GLOBAL != 0:
                 list_entry(t, FILTER_ACCESSES, k)
         else:
             is_fine = pass_event(t, k, e, w, cta)
