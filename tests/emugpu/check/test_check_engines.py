@@ -29,14 +29,26 @@ def test_the_checker_finds_the_same_under_both_engines(first):
 
 START = """
 mov.u32 %r10, %ctaid.x; mov.b32 %r5, words; shl.b32 %r6, %r0, 2; add.u32 %r6, %r6, %r5; mov.b32 %r1, 0;
-setp.eq.u32 %p1, %r0, 0; setp.eq.u32 %p2, %r10, 0; setp.eq.u32 %p3, %r10, 1; setp.eq.u32 %p4, %r10, 2;
+setp.eq.u32 %p1, %r0, 0; setp.eq.u32 %p2, %r10, 0; setp.eq.u32 %p3, %r10, 1; setp.ge.u32 %p5, %r0, 32;
 mad.lo.u32 %r11, %r10, 64, %r0; mul.wide.u32 %rd1, %r11, 4; add.u64 %rd1, %rd0, %rd1; mov.b32 %r7, 0;
 @%p1 st.shared.u32 [%r5], 0; bar.sync 0;
 """
 ADD, READ = "red.shared.add.u32 [%r5], 1;", "ld.shared.u32 %r1, [%r5];"
 ADD_GLOBAL = "red.relaxed.gpu.global.add.u32 [%rd0], 1;"
-FIND = "@%p3 ld.relaxed.gpu.global.u32 %r1, [%rd0]; @%p3 ld.global.u32 %r1, [%rd0];"
-OTHER_CTA = "@!%p4 bra ON; @!%p1 bra ON; red.global.add.u32 [%rd0+64], 1; ON:"
+FIND = "ld.relaxed.gpu.global.u32 %r1, [%rd0]; ld.global.u32 %r1, [%rd0];"
+DIVERGE = "@!%p1 bra ON; red.global.add.u32 [%rd0+64], 1; ON:"
+
+
+def turns(first: str, second: str) -> str:
+    """CTA 0 executes the first part and then CTA 1 the second one; both run by then. Relaxed flags order nothing."""
+    wait = "W{0}: ld.relaxed.gpu.global.u32 %r7, [%rd0+{0}]; setp.eq.u32 %p6, %r7, 0; @%p6 bra W{0};"
+    pass_on = "bar.sync 0; st.relaxed.gpu.global.u32 [%rd0+{}], 1;"
+    return (
+        f"@%p3 bra ONE; @!%p2 bra END; {wait.format(128)} {first} {pass_on.format(192)} bra.uni END;"
+        f"ONE: {pass_on.format(128)} {wait.format(192)} {second} END:"
+    )
+
+
 APART = "@%p1 bra A; {} bra.uni B; A: {} B:"
 PROGRAMS = {
     "a barrier between atomics and a load": (ADD + "bar.sync 0;" + READ, ""),
@@ -52,21 +64,23 @@ PROGRAMS = {
         "st.global.u32 [%rd1], 1; atom.global.add.u32 %r1, [%rd1], 1; ld.global.u32 %r1, [%rd1];",
         "",
     ),
-    "a strong load finds the atomic of an earlier CTA": ("@%p2 " + ADD_GLOBAL + FIND, ""),
-    "a strong load is too early": (FIND.replace("%p3", "%p2") + "@%p3 " + ADD_GLOBAL, "race-global"),
-    "it finds it, and another CTA diverges": (OTHER_CTA + "@%p2 " + ADD_GLOBAL + FIND, ""),
-    "it is too early, and another CTA diverges": (
-        OTHER_CTA + FIND.replace("%p3", "%p2") + "@%p3 " + ADD_GLOBAL,
-        "race-global",
-    ),
+    "then finds it": (turns(ADD_GLOBAL, FIND), ""),
+    "then finds it, and diverges": (turns(ADD_GLOBAL, DIVERGE + FIND), ""),
+    "adds and diverges, and then the other finds it": (turns(DIVERGE + ADD_GLOBAL, FIND), ""),
+    "finds nothing, and then the other adds": (turns(FIND, ADD_GLOBAL), "race-global"),
+    "diverges and finds nothing, and then the other adds": (turns(DIVERGE + FIND, ADD_GLOBAL), "race-global"),
+    "finds nothing, and then the other diverges and adds": (turns(FIND, DIVERGE + ADD_GLOBAL), "race-global"),
     "lanes apart, in shared memory": (
-        "bar.sync 0;" + APART.format("st.volatile.shared.u32 [%r5], 1;", READ),
+        "@%p5 exit;" + APART.format("st.volatile.shared.u32 [%r5], 1;", READ),
         "race-shared",
     ),
     "lanes apart, in global memory": (
-        APART.format("st.volatile.global.u32 [%rd1+1020], 1;", "ld.global.u32 %r1, [%rd1+1024];"),
+        "@!%p2 exit; @%p5 exit;" + APART.format("st.volatile.global.u32 [%rd0], 1;", "ld.global.u32 %r1, [%rd0];"),
         "race-global",
     ),
+    "atomics of one warp and a load of another": ("@!%p5 " + ADD + "@%p5 " + READ, "race-shared"),
+    "a load of one warp and atomics of another": ("@!%p5 " + READ + "@%p5 " + ADD, "race-shared"),
+    "atomics that Python executes": ("nanosleep.u32 1;" + ADD + ADD_GLOBAL + "nanosleep.u32 1;", ""),
 }  # fmt: skip
 
 
@@ -77,10 +91,13 @@ def test_strong_accesses_of_a_kernel_that_hands_nothing_over(name):
     for engine in (None, library()):
         checker, device = Checker(), Device(library=engine)
         out = device.upload(np.zeros(1024, np.uint32))
-        one_by_one = mock.patch.object(GenericProxy, "access", autospec=True, side_effect=GenericProxy.access)
-        with watched() as stops, one_by_one as access:
+        one, run = (
+            mock.patch.object(GenericProxy, name, autospec=True, side_effect=getattr(GenericProxy, name))
+            for name in ("access", "accesses")
+        )
+        with watched() as stops, one as access, run as accesses:
             device.launch(module_of(text), grid=3, block=64, arguments=[out], sinks=[checker])
         assert {finding.rule for finding in checker.report().findings} == ({rule} if rule else set()), name
         assert bool(stops) == (engine is not None)
-        if engine is not None and not rule and "diverges" not in name:
-            assert not access.call_count, "nothing is checked one by one"
+        if engine is not None and not rule and "diverge" not in name:
+            assert not access.called and not accesses.called, "nothing is checked one by one"
