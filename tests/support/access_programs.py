@@ -97,13 +97,24 @@ class Generator:
         order = "" if space == "local" else self.order("st")
         return f"{self.guard()}st{order}{name}.u32 {where}, {value};"
 
-    def statements(self, count: int, depth: int) -> list[str]:
+    def found(self) -> str:
+        """A strong access that may find another thread's, and a weak one of the same word; in one CTA or the others."""
+        rng = self.rng
+        place, guard = 4 * rng.randrange(PLACES), rng.choice(("@%p5 ", "@!%p5 "))
+        base = "%rd0" if "global" in self.spaces else "%r2"
+        space = ".global" if base == "%rd0" else ".shared"
+        strong = rng.choice(
+            ("ld.relaxed.gpu{}.u32 %r20,", "ld.volatile{}.u32 %r20,", "atom.relaxed.gpu{}.add.u32 %r20,")
+        )
+        end = ", 1;" if strong.startswith("atom") else ";"
+        return f"{guard}{strong.format(space)} [{base}+{place}]{end} {guard}ld{space}.u32 %r21, [{base}+{place}];"
+
+    def statements(self, count: int, depth: int, together: bool = False) -> list[str]:
         rng, made = self.rng, []
         for _ in range(count):
             draw = rng.random()
             if draw < 0.12:
-                outer = depth == 2
-                made.append(rng.choice(MEETINGS) if outer else "add.u32 %r1, %r1, 1;")
+                made.append(rng.choice(MEETINGS) if together else "add.u32 %r1, %r1, 1;")
             elif draw < 0.20 and not self.quiet:
                 made.append(self.guard() + rng.choice(FENCES))
             elif draw < 0.32 and depth:
@@ -117,6 +128,8 @@ class Generator:
                 body = " ".join(self.statements(rng.randrange(1, 4), depth - 1))
                 made.append(f"{{ .reg .b32 c; .reg .pred q; mov.b32 c, 2; L{n}: {body} sub.s32 c, c, 1;"
                             f"setp.gt.s32 q, c, 0; @q bra L{n}; }}")  # fmt: skip
+            elif draw < 0.46 and "ld" in self.kinds:
+                made.append(self.found())
             else:
                 made.append(self.access())
         return made
@@ -147,7 +160,7 @@ def draw(seed: int) -> Program:
         START
         + first
         + "\n"
-        + "\n".join(generator.statements(rng.randrange(3, 16), 2))
+        + "\n".join(generator.statements(rng.randrange(3, 24), rng.choice((0, 0, 1, 2)), together=True))
         + "\nst.global.u32 [%rd1+8192], %r1; ret;"
     )
     return Program(
@@ -160,7 +173,11 @@ def draw(seed: int) -> Program:
 
 
 def findings(program: Program, native: bool) -> tuple[str, list[tuple[Any, ...]]]:
-    """Returns the error that ended a run, or "", and the checker's findings."""
+    """Returns the error that ended a run, or "", and the checker's findings: rule, severity, and both instructions.
+
+    A finding names the first of several warps, and of several flags, that it is told of. Which one that is depends on
+    how far the run is when the checker looks.
+    """
     checker = Checker()
     device = Device(schedule=program.schedule, seed=program.seed, library=library() if native else None)
     out = device.upload(np.zeros(8192, np.uint32), "out")
@@ -175,6 +192,6 @@ def findings(program: Program, native: bool) -> tuple[str, list[tuple[Any, ...]]
             checker.failed(fault)
     assert bool(stops) is native, "only the native engine enters native code"
     return error, sorted(
-        (f.rule, f.severity, f.bytes, *sorted(str(p) for p in (f.first, f.second)), f.missing, f.fix)
+        (f.rule, f.severity, *sorted(place.line for place in (f.first, f.second) if place is not None))
         for f in checker.report().findings
     )
