@@ -39,13 +39,18 @@ FIND = "ld.relaxed.gpu.global.u32 %r1, [%rd0]; ld.global.u32 %r1, [%rd0];"
 DIVERGE = "@!%p1 bra ON; red.global.add.u32 [%rd0+64], 1; ON:"
 
 
-def turns(first: str, second: str) -> str:
-    """CTA 0 executes the first part and then CTA 1 the second one; both run by then. Relaxed flags order nothing."""
-    wait = "W{0}: ld.relaxed.gpu.global.u32 %r7, [%rd0+{0}]; setp.eq.u32 %p6, %r7, 0; @%p6 bra W{0};"
+def turns(first: str, second: str, other: str = "%p3") -> str:
+    """One CTA executes the first part and then the other one the second part. Relaxed flags order nothing.
+
+    Both CTAs run before the first part and after the second one, so that one part of the trace has both. ``other`` is
+    the predicate of the other CTA.
+    """
+    wait = "W{0}: ld.relaxed.gpu.global.u32 %r7, [%rd0+{0}]; setp.ne.u32 %p6, %r7, {1}; @%p6 bra W{0};"
     pass_on = "bar.sync 0; st.relaxed.gpu.global.u32 [%rd0+{}], 1;"
     return (
-        f"@%p3 bra ONE; @!%p2 bra END; {wait.format(128)} {first} {pass_on.format(192)} bra.uni END;"
-        f"ONE: {pass_on.format(128)} {wait.format(192)} {second} END:"
+        f"@%p1 red.relaxed.gpu.global.add.u32 [%rd0+128], 1; {wait.format(128, 2)} @{other} bra NEXT;"
+        f"{first} {pass_on.format(192)} {wait.format(256, 1)} bra.uni END;"
+        f"NEXT: {wait.format(192, 1)} {second} {pass_on.format(256)} END:"
     )
 
 
@@ -64,12 +69,6 @@ PROGRAMS = {
         "st.global.u32 [%rd1], 1; atom.global.add.u32 %r1, [%rd1], 1; ld.global.u32 %r1, [%rd1];",
         "",
     ),
-    "then finds it": (turns(ADD_GLOBAL, FIND), ""),
-    "then finds it, and diverges": (turns(ADD_GLOBAL, DIVERGE + FIND), ""),
-    "adds and diverges, and then the other finds it": (turns(DIVERGE + ADD_GLOBAL, FIND), ""),
-    "finds nothing, and then the other adds": (turns(FIND, ADD_GLOBAL), "race-global"),
-    "diverges and finds nothing, and then the other adds": (turns(DIVERGE + FIND, ADD_GLOBAL), "race-global"),
-    "finds nothing, and then the other diverges and adds": (turns(FIND, DIVERGE + ADD_GLOBAL), "race-global"),
     "lanes apart, in shared memory": (
         "@%p5 exit;" + APART.format("st.volatile.shared.u32 [%r5], 1;", READ),
         "race-shared",
@@ -82,6 +81,17 @@ PROGRAMS = {
     "a load of one warp and atomics of another": ("@!%p5 " + READ + "@%p5 " + ADD, "race-shared"),
     "atomics that Python executes": ("nanosleep.u32 1;" + ADD + ADD_GLOBAL + "nanosleep.u32 1;", ""),
 }  # fmt: skip
+IN_TURNS = {
+    "adds; finds it": (ADD_GLOBAL, FIND, ""),
+    "adds; diverges and finds it": (ADD_GLOBAL, DIVERGE + FIND, ""),
+    "diverges and adds; finds it": (DIVERGE + ADD_GLOBAL, FIND, ""),
+    "finds nothing; adds": (FIND, ADD_GLOBAL, "race-global"),
+    "diverges and finds nothing; adds": (DIVERGE + FIND, ADD_GLOBAL, "race-global"),
+    "finds nothing; diverges and adds": (FIND, DIVERGE + ADD_GLOBAL, "race-global"),
+}
+for name, (first, second, rule) in IN_TURNS.items():
+    PROGRAMS[name + ", CTA 0 first"] = turns(first, second), rule
+    PROGRAMS[name + ", CTA 1 first"] = turns(first, second, "%p2"), rule
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -96,7 +106,7 @@ def test_strong_accesses_of_a_kernel_that_hands_nothing_over(name):
             for name in ("access", "accesses")
         )
         with watched() as stops, one as access, run as accesses:
-            device.launch(module_of(text), grid=3, block=64, arguments=[out], sinks=[checker])
+            device.launch(module_of(text), grid=2, block=64, arguments=[out], sinks=[checker])
         assert {finding.rule for finding in checker.report().findings} == ({rule} if rule else set()), name
         assert bool(stops) == (engine is not None)
         if engine is not None and not rule and "diverge" not in name:
