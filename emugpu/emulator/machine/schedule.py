@@ -14,17 +14,25 @@ CTAs start in the order of their numbers, except under ``ReversedSchedule``: CUD
 from __future__ import annotations
 
 import itertools
-import random
 from collections import deque
 from heapq import heappop, heappush
 from typing import Any
+from zlib import crc32
 
+from emugpu.emulator.machine.draws import Draws, priority, share
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
 
 START = object()
 """Returned by `next`: the next step is to start a cluster."""
 CANDIDATES = 12
 """The random schedule takes the warp with the highest priority among at most this many ready ones."""
+BUDGETS = (1, 3, 10, 100)
+"""The blocks that a turn may have under it, all equally likely; the same holds for the next two."""
+STEPS_TO_CHANGE = (5, 20, 100, 400)
+OPERATIONS_SHARES = tuple(map(share, (0.0, 0.02, 0.5, 0.98, 1.0)))
+"""The probabilities that an operation completes although a warp could run."""
+_OF_CLASS = 1 << 62
+"""Tells the numbers of classes of operations from those of warps."""
 
 
 class QuietSchedule:
@@ -85,31 +93,40 @@ class ReversedSchedule(FifoSchedule):
 
 
 class RandomSchedule:
-    """A seeded random order that tries to provoke errors."""
+    """A seeded random order that tries to provoke errors.
+
+    What the interpreter needs to continue the order (`NativeEngine.take_random_turns`) is public, with probabilities as
+    `share` gives them.
+    """
 
     splits_multicast = True
     reverses = False
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+        self.draws = Draws(seed)
         self._pipes: dict[Any, deque[AsyncOperation]] = {}
         self._heads: list[tuple[float, int, Any]] = []
         """A heap of the pipes, ordered by their first operation: highest priority first, then the oldest pipe."""
         self._opened = itertools.count()
-        self._warp_priority: dict[tuple[int, int, int], float] = {}
-        self._class_priority: dict[str, float] = {}
-        self._spread = self.rng.choice((0.0, 0.3, 1.0, 3.0))
-        self._start_share = self.rng.choice((0.0, 0.1, 1.0))
-        self._surprise = self.rng.choice((0.0, 0.1, 0.5))
+        self._class_roots: dict[str, int] = {}
+        self._priorities: dict[int, int] = {}
+        """The priorities of this epoch, by their roots, as far as they are known."""
+        self._spread = self.draws.one_of((0.0, 0.3, 1.0, 3.0))
+        self.start_share = share(self.draws.one_of((0.0, 0.1, 1.0)))
+        self.surprise = share(self.draws.one_of((0.0, 0.1, 0.5)))
         """The probability that a random warp runs instead of the one with the highest priority."""
-        self._async_share = 0.5
-        self._steps_to_change = 0
+        self.operations_share = share(0.5)
+        self.steps_to_change = 0
+        self.epoch = 0
+        """The number of changes so far."""
+
+    @property
+    def has_operations(self) -> bool:
+        return bool(self._pipes)
 
     def submit(self, operation: AsyncOperation) -> None:
-        kind = operation.kind
-        if kind not in self._class_priority:
-            self._class_priority[kind] = self.rng.random()
-        operation.priority = self._class_priority[kind] + self._spread * self.rng.random()
+        of_class = self._priority(self._class_root(operation.kind)) / 2**63
+        operation.priority = of_class + self._spread * self.draws.draw() / 2**32
         key = id(operation) if operation.pipe is None else operation.pipe
         if key in self._pipes:
             self._pipes[key].append(operation)
@@ -118,28 +135,28 @@ class RandomSchedule:
             heappush(self._heads, (-operation.priority, next(self._opened), key))
 
     def early(self) -> bool:
-        return self.rng.random() < 0.5
+        return self.draws.draw() < share(0.5)
 
     def spurious_failure(self) -> bool:
-        return self.rng.random() < 0.1
+        return self.draws.draw() < share(0.1)
 
     def declines(self) -> bool:
         return self.spurious_failure()
 
     def budget(self) -> int:
-        return self.rng.choice((1, 3, 10, 100))
+        return self.draws.one_of(BUDGETS)
 
     def next(self, ready: deque[Fragment], can_start: bool) -> Any:
-        rng, pipes = self.rng, self._pipes
-        if can_start and rng.random() < self._start_share:
+        draws, pipes = self.draws, self._pipes
+        if can_start and draws.draw() < self.start_share:
             return START
         if not ready and not pipes:
             return None
-        self._steps_to_change -= 1
-        if self._steps_to_change <= 0:
+        self.steps_to_change -= 1
+        if self.steps_to_change <= 0:
             self._change()
-        if ready and (not pipes or rng.random() >= self._async_share):
-            return self._best_of(ready)
+        if ready and (not pipes or draws.draw() >= self.operations_share):
+            return self._take_best(ready)
         _, opened, key = heappop(self._heads)
         pipe = pipes[key]
         operation = pipe.popleft()
@@ -149,34 +166,49 @@ class RandomSchedule:
             del pipes[key]
         return operation
 
-    def _best_of(self, ready: deque[Fragment]) -> Fragment:
+    def _take_best(self, ready: deque[Fragment]) -> Fragment:
         if len(ready) > CANDIDATES:
-            ready.rotate(self.rng.randrange(len(ready)))
-        candidates = [ready.popleft() for _ in range(min(len(ready), CANDIDATES))]
-        surprise = len(candidates) > 1 and self.rng.random() < self._surprise
-        best = self.rng.choice(candidates) if surprise else max(candidates, key=self._priority_of)
-        candidates.remove(best)
-        ready.extendleft(reversed(candidates))
+            ready.rotate(self.draws.below(len(ready)))
+        candidates, at = min(len(ready), CANDIDATES), 0
+        if candidates > 1:
+            if self.draws.draw() < self.surprise:
+                at = self.draws.below(candidates)
+            else:
+                at = max(range(candidates), key=lambda n: self._priority(self.root(ready[n])))
+        best = ready[at]
+        del ready[at]
         return best
 
-    def _priority_of(self, fragment: Fragment) -> float:
-        key = (fragment.cta.cluster.number, fragment.cta.rank, fragment.warp.index)
-        priority = self._warp_priority.get(key)
-        if priority is None:
-            priority = self._warp_priority[key] = self.rng.random()
-        return priority
+    def root(self, fragment: Fragment) -> int:
+        """Returns the root of the priorities of a fragment's warp."""
+        warp = fragment.warp
+        if warp.root < 0:
+            number = fragment.cta.cluster.number << 16 | fragment.cta.rank << 8 | warp.index
+            warp.root = self.draws.root(number)
+        return warp.root
+
+    def _class_root(self, kind: str) -> int:
+        root = self._class_roots.get(kind)
+        if root is None:
+            root = self._class_roots[kind] = self.draws.root(_OF_CLASS | crc32(kind.encode()))
+        return root
+
+    def _priority(self, root: int) -> int:
+        found = self._priorities.get(root)
+        if found is None:
+            found = self._priorities[root] = priority(root, self.epoch)
+        return found
 
     def _change(self) -> None:
-        """Draws new shares and priorities at a change point."""
-        rng = self.rng
-        self._steps_to_change = rng.choice((5, 20, 100, 400))
-        self._async_share = rng.choice((0.0, 0.02, 0.5, 0.98, 1.0))
-        for key in self._warp_priority:
-            if rng.random() < 0.5:
-                self._warp_priority[key] = rng.random()
-        for kind in self._class_priority:
-            if rng.random() < 0.5:
-                self._class_priority[kind] = rng.random()
+        """Draws new shares, and begins an epoch, at a change point."""
+        self.steps_to_change = self.draws.one_of(STEPS_TO_CHANGE)
+        self.operations_share = self.draws.one_of(OPERATIONS_SHARES)
+        self.go_to_epoch(self.epoch + 1)
+
+    def go_to_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._priorities.clear()
 
 
 Schedule = FifoSchedule | RandomSchedule

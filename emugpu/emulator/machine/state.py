@@ -376,6 +376,8 @@ class Warp:
         self.alive, self.tid = _threads(block, index)
         """%tid.x, .y and .z."""
         self.fragments: list[Fragment] = []
+        self.root = -1
+        """The root of its priorities under a random schedule, once it is drawn."""
         frame = cta.grid.code.local_bytes
         self.local = LocalMemory(frame, cta.grid.unwritten) if frame else NO_LOCAL
         self.copies: CopyQueues | None = None

@@ -109,7 +109,7 @@ def test_warnings_are_errors_if_asked_for(altered):
     assert (lenient.exit_code, strict.exit_code) == (0, 1)
     # Copies into two stages and two commits signal barriers of the other CTA.
     warnings = [line for line in lenient.stdout.splitlines() if line.startswith("warning init: ")]
-    assert len(warnings) == 2 and sum(int(re.search(r"\((\d+) places", line)[1]) for line in warnings) == 8
+    assert len(warnings) == 2 and sum(int(re.search(r"\((\d+) places", line)[1]) for line in warnings) == 9
     assert strict.stdout.startswith("error init: ")
 
 
