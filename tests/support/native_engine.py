@@ -16,6 +16,7 @@ from emugpu.emulator import Device, Fault
 from emugpu.emulator.instructions.operations import BY_NAME, NUMBERS
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.machine import Machine
+from emugpu.emulator.machine.schedule import RandomSchedule
 from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.local import LocalMemory
@@ -75,6 +76,8 @@ def outcome(
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
     found["changes"] = device.machine.wakeups.changes
+    if isinstance(order := device.machine.schedule, RandomSchedule):
+        found["schedule"] = order.draws.drawn, order.steps_to_change, order.epoch, order.operations_share
     return {**found, "out": device.download(out, np.uint8, 65536).tobytes()}
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.emulator.machine.events import Agent
+from emugpu.emulator.machine.schedule import RandomSchedule
 from emugpu.emulator.machine.state import Fragment
 
 
@@ -17,14 +19,15 @@ class Stop:
     """Why native turns have ended.
 
     turns: how many were begun. reason: the engine's reason. fragment: the fragment whose turn goes on in Python, or
-    None. piece: where in its block the turn goes on. ran: how many blocks it has run in this turn. changes: the
-    machine's count of changes before this turn.
+    None. piece: where in its block the turn goes on. blocks, ran: how many blocks this turn may have, and how many it
+    has run. changes: the machine's count of changes before this turn.
     """
 
     turns: int
     reason: Any = None
     fragment: Fragment | None = None
     piece: int = 0
+    blocks: int = 0
     ran: int = 0
     changes: int = 0
 
@@ -44,8 +47,25 @@ class BlockEngine(Protocol):
         blocks ran before the last one. stop: given if native turns ended in the middle of the block.
         """
 
+    def may_begin(self, f: Fragment) -> bool:
+        """Returns whether native turns may begin with a fragment."""
+
     def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
         """Gives the ready fragments turns of `blocks` blocks each, in order. Returns None if it has done nothing."""
+
+    def take_random_turns(
+        self,
+        first: Fragment,
+        ready: deque[Fragment],
+        schedule: RandomSchedule,
+        can_start: bool,
+        woken: set[Agent],
+        turns: int,
+        blocks: int,
+        window: int,
+        slice: int,
+    ) -> Stop | None:
+        """Gives a fragment its turn, and goes on as the schedule draws. Returns None if it has done nothing."""
 
     def diverge(self, f: Fragment, block: int) -> int:
         """Splits a fragment at the end of a block that the engine has run."""

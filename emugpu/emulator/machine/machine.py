@@ -27,7 +27,7 @@ from emugpu.emulator.machine.counters import Counters, add_instructions
 from emugpu.emulator.machine.divergence import arrive_at_join
 from emugpu.emulator.machine.grid import Clusters
 from emugpu.emulator.machine.patience import Patience
-from emugpu.emulator.machine.schedule import START, FifoSchedule, Schedule
+from emugpu.emulator.machine.schedule import START, FifoSchedule, RandomSchedule, Schedule
 from emugpu.emulator.machine.spinning import Spinning, Watch, same
 from emugpu.emulator.machine.standby import SPELL, Standby
 from emugpu.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid
@@ -89,6 +89,7 @@ class Machine:
         self.block_counts = [0] * len(self.code.functions)
         self._in_order = isinstance(schedule, FifoSchedule)
         """Whether fragments run in the order in which they became ready."""
+        self._random = schedule if isinstance(schedule, RandomSchedule) else None
         self.patience = Patience(grid, clusters)
         self.standby = Standby(grid, clusters, self.patience, Spinning(self), self._in_order, self._start_cluster)
         self.watched = False
@@ -133,9 +134,8 @@ class Machine:
                 turns = 0
             if ready and standby.spell >= SPELL and standby.turns_left() <= 0:
                 standby.end_spell()
-            if ready and self._in_order and (taken := self._take_turns(turns)):
+            if ready and self._in_order and (taken := self._take_turns(turns, ready[0])):
                 turns += taken
-                standby.had_turns(taken)
                 continue
             step = schedule.next(ready, bool(clusters.launched))
             if step is None:
@@ -144,6 +144,9 @@ class Machine:
             elif step is START:
                 self._start_cluster()
             elif type(step) is Fragment:
+                if self._random is not None and (taken := self._take_turns(turns, step)):
+                    turns += taken
+                    continue
                 standby.had_turns(1)
                 self.turn(step)
             else:
@@ -226,18 +229,27 @@ class Machine:
 
     # ---- native turns ----
 
-    def _take_turns(self, before: int) -> int:
+    def _take_turns(self, before: int, first: Fragment) -> int:
         """Lets the engine give turns, and finishes the turn that it could not. Returns the number of turns.
 
         before: turns since the last check of the limits. Together with the new ones they must not exceed the limit.
+        first: the fragment whose turn it is.
         """
+        if self.engine is None or not self.engine.may_begin(first):
+            return 0
         most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, self.standby.turns_left())
-        if self.engine is None or most <= 0:
+        if most <= 0:
             return 0
         window = 0 if self.patience.suspects else WINDOW
-        stop = self.engine.take_turns(self.wakeups.ready, most, FIRST_LOOK, window, SLICE)
+        about = most, FIRST_LOOK, window, SLICE
+        if self._random is not None:
+            can_start, woken = bool(self.clusters.launched), self.standby.woken
+            stop = self.engine.take_random_turns(first, self.wakeups.ready, self._random, can_start, woken, *about)
+        else:
+            stop = self.engine.take_turns(self.wakeups.ready, *about)
         if stop is None:
             return 0
+        self.standby.had_turns(max(stop.turns, 1))
         fragment = stop.fragment
         self.standby.progress += stop.turns
         if fragment is not None:
@@ -281,7 +293,7 @@ class Machine:
         functions, counts, registers = self.code.functions, self.block_counts, fragment.registers
         join_block = fragment.join_block
         block = fragment.block
-        turn = FIRST_LOOK if self.watched else self.schedule.budget() or FIRST_LOOK
+        turn = stop.blocks if stop is not None else self._blocks_of_turn()
         woken = self.standby.woken
         if woken and fragment.agent in woken:
             woken.remove(fragment.agent)
@@ -322,6 +334,9 @@ class Machine:
         fragment.block = block
         fragment.streak += turn
         return self._had_turn(fragment)
+
+    def _blocks_of_turn(self) -> int:
+        return FIRST_LOOK if self.watched else self.schedule.budget() or FIRST_LOOK
 
     def _stop(self, fragment: Fragment, following: int) -> None:
         """Handles a fragment that waits (BLOCKED), has split (SPLIT), exits (EXIT) or joins its siblings."""

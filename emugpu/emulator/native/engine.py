@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any
 
 from emugpu.emulator.machine import lifetime
 from emugpu.emulator.machine.barriers import Waiting
 from emugpu.emulator.machine.block_engine import Stop
+from emugpu.emulator.machine.events import Agent
+from emugpu.emulator.machine.schedule import RandomSchedule
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
 from emugpu.emulator.native.fragment_runner import NO_BLOCK, FragmentRunner
 from emugpu.emulator.native.layout import (
@@ -35,30 +38,46 @@ from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import NativePlan
-from emugpu.emulator.native.workspace import CTA_ROOM, JOIN_ROOM, File
+from emugpu.emulator.native.workspace import CTA_ROOM, JOIN_ROOM, QUEUE_ROOM, File
 
-CALLS, FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 16, 2.5, 64, 4096
-"""After so many calls the engine looks how many turns they have given on average. If they are too few, fragments run
-one by one for a number of turns, which doubles each time.
+CALLS, RANDOM_CALLS, SHORTEST_PAUSE, LONGEST_PAUSE = 16, 4, 64, 4096
+"""After so many calls, or so many under a random schedule, the engine looks how many turns they have given. If they are
+too few, fragments run one by one for a number of turns, which doubles each time.
 """
+FEWEST_TURNS, STRANGERS = 2.5, 64
+"""A call must give so many turns on average, and one more for so many fragments that it passes as strangers."""
+ROOM = 4
+"""The fewest unused fragments with which native code splits and joins fragments."""
+MOST_WAITERS = 1024
+"""Most fragments of a CTA that wait for its barriers."""
 NARROWEST, WIDEST = 8, 1024
 """The most fragments passed to native code in one call."""
+_NO_BARRIERS = array("q", [-1] * (NAMED_BARRIERS * BARRIER_FIELDS))
 
 
 class _Participants:
     """The participants of one call of native turns, by their numbers in the interpreter."""
 
-    __slots__ = ("ctas", "joins", "numbers", "objects", "outers", "points")
+    __slots__ = ("ctas", "given_joins", "joins", "numbers", "objects", "outers", "released", "root",
+                 "strangers", "woken")  # fmt: skip
 
     def __init__(self) -> None:
         self.objects: dict[int, Fragment] = {}
         self.ctas: dict[Cta, int] = {}
         self.numbers: dict[JoinPoint, int] = {}
-        self.points: list[JoinPoint | None] = []
+        self.given_joins: set[int] = set()
         self.joins: dict[int, list[JoinPoint]] = {-1: []}
         """Each join with the joins around it, by the number of the innermost one."""
         self.outers = 0
         """The number of lists of joins whose innermost join only Python knows."""
+        self.root: Callable[[Fragment], int] | None = None
+        """Under a random schedule, the root of a warp's priorities."""
+        self.strangers: list[Fragment] = []
+        """Under a random schedule, the fragments that native code knows only by the roots of their priorities."""
+        self.released: dict[int, list[Fragment]] = {}
+        """The fragments that each barrier has released and that only Python knew, at the end."""
+        self.woken: set[Agent] = set()
+        """Fragments that Python must run."""
 
 
 class NativeEngine(FragmentRunner):
@@ -67,9 +86,19 @@ class NativeEngine(FragmentRunner):
     def __init__(self, library: Library, grid: Grid, plan: NativePlan) -> None:
         super().__init__(library, grid, plan)
         self._calls = self._taken = self._pause = 0
+        self._fewest = 0.0
         self._next_pause = SHORTEST_PAUSE
         self._width = NARROWEST
         """The most fragments passed in one call. It grows while all of them get their turns."""
+
+    def may_begin(self, f: Fragment) -> bool:
+        """Returns whether native turns may begin with a fragment, and are worth it."""
+        if f.block < 0 or not (self.begins[f.block] or f.block == f.join_block):
+            return False
+        if self._pause:
+            self._pause -= 1
+            return False
+        return True
 
     def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
         """Gives fragments at most ``turns`` turns, first come, first served, until one of them needs Python. Returns
@@ -78,13 +107,7 @@ class NativeEngine(FragmentRunner):
         A turn has at most ``blocks`` blocks. In the ``window`` of blocks after it the engine detects whether a loop
         only polls (0: Python does that). After ``slice`` blocks without a wait a fragment is deferred.
         """
-        first = ready[0]
-        if first.block < 0 or not (self.begins[first.block] or first.block == first.join_block):
-            return None
-        if self._pause:
-            self._pause -= 1
-            return None
-        now = _Participants()
+        now = self._nobody()
         given = 0
         for f in islice(ready, self._width):
             if not self._give(f, now):
@@ -96,50 +119,140 @@ class NativeEngine(FragmentRunner):
         is_open = given == len(ready)
         c = self._place.context
         c[Context.HEAD], c[Context.TAIL], c[Context.CLOSED_AT] = 0, given, -1 if is_open else given
-        c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = 0
-        c[Context.JOIN_COUNT] = c[Context.JOINS_GIVEN] = len(now.points)
-        c[Context.FREE_JOIN] = -1
-        c[Context.TURN_BLOCKS], c[Context.WINDOW_BLOCKS], c[Context.SLICE] = blocks, window, slice
+        c[Context.IS_RANDOM], c[Context.TURN_BLOCKS], c[Context.FIRST_LOOK] = 0, blocks, blocks
+        c[Context.WINDOW_BLOCKS], c[Context.SLICE] = window, slice
         for _ in range(given):
             ready.popleft()
+        taken, result = self._give_turns(turns, now)
+        if result[Result.STATUS] == StopReason.NOTHING_LEFT and not is_open:
+            self._width = min(4 * self._width, WIDEST)
+        else:
+            self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
+        before = self._grid.wakeups.changes + result[Result.CHANGES_BEFORE]
+        self._take_back(now, result[Result.CURRENT])
+        queue = self._place.queue[c[Context.HEAD] : c[Context.TAIL]].tolist()
+        split_at = 0 if is_open else max(given - c[Context.HEAD], 0)
+        ready.extendleft(now.objects[number] for number in reversed(queue[:split_at]))
+        for number in queue[split_at:]:
+            if number >= 0:
+                ready.append(now.objects[number])
+            else:
+                self._grid.wakeups.resume_all(now.released[-1 - number])
+        return self._stop(now, taken, result, before)
+
+    def take_random_turns(
+        self, first: Fragment, ready: deque[Fragment], schedule: RandomSchedule, can_start: bool, woken: set[Agent],
+        turns: int, blocks: int, window: int, slice: int,
+    ) -> Stop | None:  # fmt: skip
+        """Gives a fragment its turn, and then those of the ready ones that a random schedule draws, at most ``turns``
+        turns, until one of them needs Python or the next step is not the turn of a fragment. Returns None, with nothing
+        done, if the first one does.
+
+        Of the ready fragments native code knows only the roots of their priorities, until it draws one. can_start:
+        whether a cluster can start. woken: the fragments whose next turn is for Python. The others are as in
+        `take_turns`.
+        """
+        if len(ready) > QUEUE_ROOM // 2:
+            return None
+        now = self._nobody()
+        now.root, now.woken = schedule.root, woken
+        self._add_strangers(ready, now)
+        if first.agent in woken or not self._give(first, now):
+            return None
+        c, count = self._place.context, len(ready)
+        c[Context.HEAD], c[Context.TAIL] = 0, count
+        self._place.queue[:count] = array("i", range(-1, -1 - count, -1))
+        c[Context.FIRST_LOOK], c[Context.WINDOW_BLOCKS], c[Context.SLICE] = blocks, window, slice
+        draws = schedule.draws
+        c[Context.IS_RANDOM : Context.BUDGETS] = array(
+            "q", (1, draws.seed, draws.drawn, schedule.steps_to_change, schedule.epoch, schedule.operations_share,
+                  schedule.surprise, schedule.start_share, schedule.has_operations, can_start),
+        )  # fmt: skip
+        taken, result = self._give_turns(turns, now, first.native.number)
+        draws.drawn, schedule.steps_to_change = c[Context.DRAWN], c[Context.STEPS_TO_CHANGE]
+        schedule.operations_share = c[Context.OPERATIONS_SHARE]
+        schedule.go_to_epoch(c[Context.EPOCH])
+        before = self._grid.wakeups.changes + result[Result.CHANGES_BEFORE]
+        self._take_back(now, result[Result.CURRENT])
+        ready.clear()
+        for number in self._place.queue[: c[Context.TAIL]].tolist():
+            f = now.objects[number] if number >= 0 else now.strangers[-1 - number]
+            f.waiting = None
+            ready.append(f)
+        return self._stop(now, taken, result, before)
+
+    def _nobody(self) -> _Participants:
+        """Begins a call of native turns, of which nothing is passed yet."""
+        c = self._place.context
+        c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = c[Context.JOIN_COUNT] = 0
+        c[Context.FREE_JOIN] = -1
+        return _Participants()
+
+    def _add_strangers(self, fragments: Collection[Fragment], now: _Participants) -> int:
+        """Passes the roots of the priorities of fragments. Returns the number of the first one."""
+        at = len(now.strangers)
+        assert now.root is not None
+        roots = array("q", map(now.root, fragments))
+        self._place.strangers[at : at + len(roots)] = roots
+        now.strangers += fragments
+        return at
+
+    def _give_stranger(self, place: int, now: _Participants) -> bool:
+        """Passes the stranger at a place in the queue. Returns False if Python must run it."""
+        f = now.strangers[-1 - self._place.queue[place]]
+        waiting, f.waiting = f.waiting, None
+        if f.agent in now.woken or not self._give(f, now):
+            f.waiting = waiting
+            return False
+        self._place.queue[place] = f.native.number
+        return True
+
+    def _give_turns(self, turns: int, now: _Participants, first: int = -1) -> tuple[int, list[int]]:
+        """Calls native code until the turns are over, or a fragment needs Python. Returns the number of turns, and the
+        last result.
+        """
+        c = self._place.context
+        c[Context.FIRST_TURN] = first
         taken = 0
         while True:
+            if c[Context.FREE_COUNT] < ROOM:
+                self._files.grow()
             result = self._call_native(turns - taken)
             taken += result[Result.TURNS]
             status, number = result[Result.STATUS], result[Result.CURRENT]
             if status == StopReason.OTHERS_FIRST and self._give_released(-1 - number, now):
                 continue
+            if status == StopReason.STRANGER and self._give_stranger(result[Result.AT], now):
+                continue
             if status != StopReason.CANNOT_SPLIT or not self._make_splittable(number, now):
                 break
-            c[Context.HEAD] -= 1
-            self._place.queue[c[Context.HEAD]] = number
+            c[Context.FIRST_TURN] = number
             taken -= 1
-        if result[Result.STATUS] == StopReason.NOTHING_LEFT and not is_open:
-            self._width = min(4 * self._width, WIDEST)
-        else:
-            self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
         if self._trace is not None:
             self._trace.drain_if_full()
-        before = self._grid.wakeups.changes + result[Result.CHANGES_BEFORE]
-        self._grid.wakeups.changes += c[Context.CHANGES]
-        touched = self._library.touch_living(self._place.context_address, result[Result.CURRENT], len(now.ctas))
-        self._take_back(ready, now, given if not is_open else -1, self._place.touched[:touched].tolist())
-        self._look_at_turns(taken)
+        self._look_at_turns(taken, len(now.strangers))
+        return taken, result
+
+    def _stop(self, now: _Participants, taken: int, result: list[int], before: int) -> Stop:
+        """Returns why turns have ended. before: the machine's count of changes before the last turn."""
         current = now.objects.get(result[Result.CURRENT])
         if current is None:
             return Stop(taken)
         ran = self._table[FIELDS * current.native.number + Field.RAN]
-        return Stop(taken, StopReason(result[Result.STATUS]), current, result[Result.FOLLOWING], ran, before)
+        blocks, reason = self._place.context[Context.TURN_BLOCKS], StopReason(result[Result.STATUS])
+        return Stop(taken, reason, current, result[Result.FOLLOWING], blocks, ran, before)
 
-    def _look_at_turns(self, taken: int) -> None:
+    def _look_at_turns(self, taken: int, strangers: int) -> None:
         """Makes fragments run one by one for a while, longer each time, if calls give few turns."""
-        self._calls += 1
+        self._calls += CALLS // RANDOM_CALLS if strangers else 1
         self._taken += taken
-        if self._calls == CALLS:
-            is_few = self._taken < FEWEST_TURNS * CALLS
+        self._fewest += FEWEST_TURNS + strangers / STRANGERS
+        if self._calls >= CALLS:
+            is_few = self._taken < self._fewest
             self._pause = self._next_pause if is_few else 0
             self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE) if is_few else SHORTEST_PAUSE
             self._calls = self._taken = 0
+            self._fewest = 0.0
 
     def _call_native(self, turns: int) -> list[int]:
         """Calls native code and returns its result."""
@@ -157,7 +270,7 @@ class NativeEngine(FragmentRunner):
             return False
         cta = now.ctas.get(f.cta)
         if cta is None:
-            if len(now.ctas) == CTA_ROOM:
+            if len(now.ctas) == CTA_ROOM or len(now.strangers) > QUEUE_ROOM - MOST_WAITERS:
                 return False
             cta = self._give_cta(f.cta, now)
         join, join_block = self._give_joins(f, now) if f.joins else (-1, NO_BLOCK)
@@ -215,6 +328,8 @@ class NativeEngine(FragmentRunner):
         self._table[base + Field.MASK : base + Field.BARRIER] = array(
             "q", (f.mask, f.warp.alive, cta, block, -1, 0, block, join, join_block, f.streak, state)
         )
+        if now.root is not None:
+            self._table[base + Field.ROOT] = now.root(f)
         now.objects[number] = f
 
     def _give_cta(self, cta: Cta, now: _Participants) -> int:
@@ -225,10 +340,12 @@ class NativeEngine(FragmentRunner):
         is_known = all(b.number in used and not b.gathering for b in cta.named.in_use())
         is_quiet = not cta.cluster.barrier.arrived and is_known
         self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, cta.alive, cta.threads, is_quiet))
+        self._place.ctas[base + CtaState.BARRIERS : base + CTA_FIELDS] = _NO_BARRIERS
         for n in self._plan.barriers:
             barrier, at = cta.named[n], base + CtaState.BARRIERS + n * BARRIER_FIELDS
-            counts = (barrier.arrived, barrier.needed, barrier.everybody, barrier.generation, bool(barrier.waiters))
-            self._place.ctas[at : at + BARRIER_FIELDS] = array("q", (*counts, -1, -1))
+            counts = (barrier.arrived, barrier.needed, barrier.everybody, barrier.generation, len(barrier.waiters))
+            others = self._add_strangers(barrier.waiters, now) if now.root is not None else -1
+            self._place.ctas[at : at + BARRIER_FIELDS] = array("q", (*counts, others, -1, -1))
         return number
 
     def _give_joins(self, f: Fragment, now: _Participants) -> tuple[int, int]:
@@ -252,14 +369,16 @@ class NativeEngine(FragmentRunner):
         """Passes a join with the fragments that arrived there. Returns its number, or None if Python must handle one of
         them.
         """
-        if not self._plan.has_all_rows[point.block] or len(now.points) >= JOIN_ROOM // 2:
+        number = self._place.context[Context.JOIN_COUNT]
+        if not self._plan.has_all_rows[point.block] or number >= JOIN_ROOM // 2:
             return None
         rows = self._plan.live_rows[point.block]
         for f in point.arrived:
             if not _is_plain(f) or not self._complete(f, rows, now):
                 return None
-        number = now.numbers[point] = len(now.points)
-        now.points.append(point)
+        self._place.context[Context.JOIN_COUNT] = number + 1
+        now.numbers[point] = number
+        now.given_joins.add(number)
         now.joins[number] = joins
         numbers, arrived = [f.native.number for f in point.arrived], 0
         for f, following in zip(point.arrived, [*numbers[1:], -1], strict=False):
@@ -268,7 +387,7 @@ class NativeEngine(FragmentRunner):
             arrived |= f.mask
         base = JOIN_FIELDS * number
         first, last = (numbers[0], numbers[-1]) if numbers else (-1, -1)
-        about = (point.block, point.mask, arrived, first, last, len(numbers), parent, parent_block)
+        about = (point.block, point.mask, arrived, first, last, len(numbers), parent, parent_block, 1)
         self._place.joins[base : base + JOIN_FIELDS] = array("q", about)
         return number
 
@@ -293,14 +412,16 @@ class NativeEngine(FragmentRunner):
             self._new_stamp(base)
             self._table[base + Field.IS_COMPLETE] = 1
         else:
-            return self._place.context[Context.FREE_COUNT] < 4 and self._files.grow()
+            return self._place.context[Context.FREE_COUNT] < ROOM and self._files.grow()
         return True
 
-    def _take_back(self, ready: deque[Fragment], now: _Participants, closed_at: int, touched: list[int]) -> None:
-        """Updates the machine's objects with the results of the interpreter."""
+    def _take_back(self, now: _Participants, current: int) -> None:
+        """Updates the machine's objects with the results of the interpreter. current: the fragment whose turn it is."""
         c, table = self._place.context, self._table
+        self._grid.wakeups.changes += c[Context.CHANGES]
+        touched = self._library.touch_living(self._place.context_address, current, len(now.ctas))
         made, gone, left, changed = [], [], [], []
-        for number in touched:
+        for number in self._place.touched[:touched].tolist():
             base = FIELDS * number
             table[base + Field.IS_TOUCHED] = 0
             fields = table[base : base + Field.PENDING].tolist()
@@ -330,20 +451,11 @@ class NativeEngine(FragmentRunner):
             self._update(f, fields, now)
         for number in range(c[Context.JOIN_COUNT]):
             first = self._place.joins[JOIN_FIELDS * number + JoinField.FIRST]
-            if first >= 0 or number < len(now.points):
+            if first >= 0 or number in now.given_joins:
                 self._joins_of(number, now)[-1].arrived = self._list_from(first, now)
-        others = {}
         for cta, number in now.ctas.items():
             for n in self._plan.barriers:
-                others[number * NAMED_BARRIERS + n] = self._take_barrier(cta, number, n, now)
-        queue = self._place.queue[c[Context.HEAD] : c[Context.TAIL]].tolist()
-        split_at = max(closed_at - c[Context.HEAD], 0) if closed_at >= 0 else 0
-        ready.extendleft(now.objects[number] for number in reversed(queue[:split_at]))
-        for number in queue[split_at:]:
-            if number >= 0:
-                ready.append(now.objects[number])
-            else:
-                self._grid.wakeups.resume_all(others[-1 - number])
+                now.released[number * NAMED_BARRIERS + n] = self._take_barrier(cta, number, n, now)
 
     def _make(self, number: int, fields: list[int], now: _Participants) -> Fragment:
         """Makes the object of a new fragment."""
@@ -374,9 +486,9 @@ class NativeEngine(FragmentRunner):
         found = now.joins.get(number)
         if found is None:
             base = JOIN_FIELDS * number
-            block, mask, *_, parent, _ = self._place.joins[base : base + JOIN_FIELDS].tolist()
-            point = JoinPoint(block, mask, list(self._grid.code.initial))
-            found = now.joins[number] = [*self._joins_of(parent, now), point]
+            fields = self._place.joins[base : base + JOIN_FIELDS].tolist()
+            point = JoinPoint(fields[JoinField.BLOCK], fields[JoinField.MASK], list(self._grid.code.initial))
+            found = now.joins[number] = [*self._joins_of(fields[JoinField.PARENT], now), point]
         return found
 
     def _list_from(self, number: int, now: _Participants) -> list[Fragment]:
@@ -392,7 +504,7 @@ class NativeEngine(FragmentRunner):
         base = CTA_FIELDS * number + CtaState.BARRIERS + n * BARRIER_FIELDS
         barrier = cta.named[n]
         fields = self._place.ctas[base : base + BARRIER_FIELDS].tolist()
-        arrived, needed, everybody, generation, others, first, _ = fields
+        arrived, needed, everybody, generation, others, _, first, _ = fields
         barrier.arrived, barrier.needed, barrier.everybody = arrived, needed, bool(everybody)
         barrier.generation = generation
         let_go: list[Fragment] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
+from emugpu.emulator.machine.schedule import CANDIDATES
 from emugpu.emulator.memory.address_space import RESERVED_SHARED, WINDOW_SHIFT, WINDOWS
 
 
@@ -74,6 +75,8 @@ class Context(Counted):
     QUEUE_ROOM = auto()
     HEAD = auto()
     TAIL = auto()
+    FIRST_TURN = auto()
+    """The fragment that has its turn before those of the queue, or -1."""
     CLOSED_AT = auto()
     """The present end of the queue: fragments that only Python knows come before the ones that are appended."""
     TOUCHED = auto()
@@ -81,8 +84,6 @@ class Context(Counted):
     JOINS = auto()
     JOIN_COUNT = auto()
     JOIN_ROOM = auto()
-    JOINS_GIVEN = auto()
-    """The number of joins that Python passed; they come first."""
     FREE_JOIN = auto()
     """The last completed join, or -1. The previous one is its parent."""
     BORN = auto()
@@ -90,6 +91,7 @@ class Context(Counted):
     CHANGES = auto()
     CTAS = auto()
     TURN_BLOCKS = auto()
+    FIRST_LOOK = auto()
     WINDOW_BLOCKS = auto()
     TRACE = auto()
     """The address of the trace, or 0 if no sink is attached."""
@@ -111,8 +113,26 @@ class Context(Counted):
     CALL = auto()
     """The function that executes an instruction in Python, on rows."""
     SLICE = auto()
-    """Blocks of a turn; blocks of a window that detects whether a loop only polls (0: no window); and blocks without a
-    wait after which a fragment is deferred behind all others.
+    """Blocks of a turn; blocks without a wait after which a loop may be one that only polls; blocks of the window that
+    detects it (0: no window); and blocks without a wait after which a fragment is deferred behind all others.
+    """
+    IS_RANDOM = auto()
+    """Whether fragments run at random. If so, the fields that follow are those of `RandomSchedule`."""
+    SEED = auto()
+    DRAWN = auto()
+    STEPS_TO_CHANGE = auto()
+    EPOCH = auto()
+    OPERATIONS_SHARE = auto()
+    SURPRISE = auto()
+    START_SHARE = auto()
+    HAS_OPERATIONS = auto()
+    CAN_START = auto()
+    BUDGETS = auto()
+    """This table and the next two have their length, followed by values of which one is drawn."""
+    CHANGES_AFTER = auto()
+    OPERATIONS_SHARES = auto()
+    STRANGERS = auto()
+    """The roots of the priorities of fragments that only Python knows. The first of them is -1 in the queue, and so on.
     """
 
 
@@ -169,6 +189,8 @@ class FragmentField(Counted):
     """A mask of the groups of 8 columns that these stores write."""
     LOCAL = auto()
     """Where the local memory of its warp is described (`LocalMemory.address`)."""
+    ROOT = auto()
+    """The root of its warp's priorities under a random schedule."""
     STORES = auto()
     """`MOST_STORES` fields, one for each of them: its instruction, and its address in the lower 32 bits."""
 
@@ -318,6 +340,8 @@ class JoinField(Counted):
     COUNT = auto()
     PARENT = auto()
     PARENT_BLOCK = auto()
+    IS_GIVEN = auto()
+    """Whether Python passed it."""
 
 
 class CtaState(Counted):
@@ -347,7 +371,9 @@ class NamedBarrier(Counted):
     EVERYBODY = auto()
     GENERATION = auto()
     OTHERS = auto()
-    """Whether a fragment waits that only Python knows."""
+    """How many fragments wait that only Python knows."""
+    FIRST_OTHER = auto()
+    """The number of the first of them among `Context.STRANGERS`. The others follow."""
     FIRST = auto()
     LAST = auto()
 
@@ -378,6 +404,8 @@ class StopReason(IntEnum):
     """The fragment diverges, and one part continues in Python. Splitting it there costs less than passing two
     fragments.
     """
+    STRANGER = 14
+    """The next fragment is one that only Python knows."""
 
 
 class Result(Counted):
@@ -436,4 +464,4 @@ def constants() -> str:
     numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "FRAGMENT_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET",
                "MOST_STORES")  # fmt: skip
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"comptime CANDIDATES = {CANDIDATES}"])

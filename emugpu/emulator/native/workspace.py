@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.schedule import BUDGETS, OPERATIONS_SHARES, STEPS_TO_CHANGE
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.calls import Caller
@@ -26,12 +27,13 @@ LOG_ROOM = 1 << 18
 """Most stores of one lane that a window may make and still be rolled back: 32 of a warp in each of its 256 blocks."""
 LONGEST_WINDOW = 1024
 """Most blocks of a window."""
-QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 64
+QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 1 << 13
 """Most fragments that may become ready while native code gives turns, most open joins, and most participating CTAs."""
 CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 4, 1 << 14, 1 << 30, 64
 """Files of rows that are allocated together, most files, most bytes of rows, and their alignment."""
 MOST_KEPT = 1 << 26
 """Most bytes of rows that are kept for the next launch."""
+_DRAWN_FROM = {"budgets": BUDGETS, "changes_after": STEPS_TO_CHANGE, "operations_shares": OPERATIONS_SHARES}
 _PLACE_BYTES = 32
 _LANES = np.arange(32)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
@@ -222,7 +224,10 @@ class Workspace:
         self.out_predicates = aligned_bytes(32 * rows).view(np.bool_).reshape(-1, 32)
         queue, touched = np.zeros(QUEUE_ROOM, np.int32), np.zeros(MOST_FRAGMENTS, np.int32)
         joins = np.zeros(JOIN_ROOM * JOIN_FIELDS, np.int64)
-        ctas = np.full(CTA_ROOM * CTA_FIELDS, -1, np.int64)
+        ctas = np.zeros(CTA_ROOM * CTA_FIELDS, np.int64)
+        strangers = np.zeros(QUEUE_ROOM, np.int64)
+        self.strangers = _numbers(strangers)
+        tables = {name: np.array([len(values), *values], np.int64) for name, values in _DRAWN_FROM.items()}
         self.queue, self.touched = memoryview(queue.data), memoryview(touched.data)
         self.joins, self.ctas = _numbers(joins), _numbers(ctas)
         fixed = np.array([row | kind << 16 for row, kind in plan.filled_rows] or [0], np.int32)
@@ -235,7 +240,7 @@ class Workspace:
             watched_rows=aligned_bytes(ROW_BYTES * rows), watched_blocks=aligned_bytes(4 * LONGEST_WINDOW),
             kept_rows=aligned_bytes((ROW_BYTES + 5) * rows), rows=rows, joins_of_blocks=np.array(plan.joins, np.int32),
             fixed_rows=fixed, fixed_count=len(plan.filled_rows), queue=queue, queue_room=QUEUE_ROOM, touched=touched,
-            joins=joins, join_room=JOIN_ROOM, ctas=ctas,
+            joins=joins, join_room=JOIN_ROOM, ctas=ctas, strangers=strangers, **tables,
         )  # fmt: skip
         self._permanent = len(self._kept)
 

@@ -59,9 +59,14 @@ def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int
     trace(c, EVENT_LEFT, f, UInt32(mask), site, generation, number)
     note(b, BARRIER_ARRIVED, 0)
     note(b, BARRIER_GENERATION, generation + 1)
-    if look(b, BARRIER_OTHERS) != 0:
+    var others = look(b, BARRIER_OTHERS)
+    if others != 0:
         note(b, BARRIER_OTHERS, 0)
-        push(c, -1 - (look(f, FRAGMENT_CTA) * NAMED_BARRIERS + number))
+        if look(c, IS_RANDOM) == 0:
+            push(c, -1 - (look(f, FRAGMENT_CTA) * NAMED_BARRIERS + number))
+        else:
+            for k in range(others):
+                push(c, -1 - look(b, BARRIER_FIRST_OTHER) - k)
     var next = look(b, BARRIER_FIRST)
     while next >= 0:
         var waiter = fragment(c, next)

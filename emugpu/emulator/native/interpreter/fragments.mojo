@@ -72,6 +72,7 @@ def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) 
     note(new, FRAGMENT_ALIVE, look(f, FRAGMENT_ALIVE))
     note(new, FRAGMENT_CTA, look(f, FRAGMENT_CTA))
     note(new, FRAGMENT_WARP, look(f, FRAGMENT_WARP))
+    note(new, FRAGMENT_ROOT, look(f, FRAGMENT_ROOT))
     note(new, FRAGMENT_BLOCK, block)
     note(new, FRAGMENT_START, -1)
     note(new, FRAGMENT_RAN, 0)
@@ -141,6 +142,7 @@ def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
         note(j, JOINPOINT_ARRIVED, 0)
         note(j, JOINPOINT_FIRST, -1)
         note(j, JOINPOINT_COUNT, 0)
+        note(j, JOINPOINT_IS_GIVEN, 0)
         note(j, JOINPOINT_PARENT, join)
         note(j, JOINPOINT_PARENT_BLOCK, join_block)
         join = new
@@ -191,7 +193,7 @@ def arrive(c: Bytes, number: Int):
     var parent_block = look(j, JOINPOINT_PARENT_BLOCK)
     var first = look(j, JOINPOINT_FIRST)
     note(j, JOINPOINT_FIRST, -1)
-    if join >= look(c, JOINS_GIVEN):
+    if look(j, JOINPOINT_IS_GIVEN) == 0:
         note(j, JOINPOINT_PARENT, look(c, FREE_JOIN))
         note(c, FREE_JOIN, join)
     if look(j, JOINPOINT_COUNT) == 1:

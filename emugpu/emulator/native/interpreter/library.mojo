@@ -6,6 +6,7 @@ from interpreter.layout import *
 from interpreter.lanes import *
 from interpreter.registers import *
 from interpreter.fragments import *
+from interpreter.draws import *
 from interpreter.run_blocks import *
 from interpreter.turns import *
 from interpreter.access_filter import *
@@ -37,7 +38,9 @@ def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
 
 @export
 def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
-    """Gives the fragments of the queue their turns, in order, until one of them needs Python. Returns why it stops."""
+    """Gives fragments their turns until one of them needs Python: first the one that is given, if any, then those of the
+    queue, in order or at random. Returns why it stops.
+    """
     if turns <= 0:
         return STOP_TURNS_OVER
     var taken = 0
@@ -45,15 +48,24 @@ def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
     var current = -1
     var before = look(c, CHANGES)
     while taken < turns:
-        var head = look(c, HEAD)
-        if head == look(c, TAIL) or head == look(c, CLOSED_AT):
-            answer = STOP_NOTHING_LEFT
-            break
-        current = Int(get[DType.int32](pointer(c, QUEUE), 4 * head))
-        if current < 0:
-            answer = STOP_OTHERS_FIRST
-            break
-        note(c, HEAD, head + 1)
+        current = look(c, FIRST_TURN)
+        if current >= 0:
+            note(c, FIRST_TURN, -1)
+        elif look(c, IS_RANDOM) != 0:
+            current = next_turn(c)
+            if current < 0:
+                answer = STOP_NOTHING_LEFT if current == NOT_A_TURN else STOP_STRANGER
+                break
+        else:
+            var head = look(c, HEAD)
+            if head == look(c, TAIL) or head == look(c, CLOSED_AT):
+                answer = STOP_NOTHING_LEFT
+                break
+            current = Int(get[DType.int32](pointer(c, QUEUE), 4 * head))
+            if current < 0:
+                answer = STOP_OTHERS_FIRST
+                break
+            note(c, HEAD, head + 1)
         taken += 1
         before = look(c, CHANGES)
         answer = turn(c, current)

@@ -6,6 +6,7 @@ from .lanes import *
 from .registers import *
 from .trace import *
 from .fragments import *
+from .draws import *
 from .run_blocks import *
 
 
@@ -136,6 +137,7 @@ def turn(c: Bytes, number: Int) -> Int:
             return STOP_STOPPED if leave(c, number) else STOP_EXITS
         if block == look(f, FRAGMENT_JOIN_BLOCK):
             return meet(c, number)
+        draw_budget(c)
         start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
         if start < 0:
             note(out, RESULT_FOLLOWING, 0)
@@ -154,6 +156,9 @@ def turn(c: Bytes, number: Int) -> Int:
             note(f, FRAGMENT_RAN, ran + 1)
             return STOP_LEFT
         note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
+        if look(f, FRAGMENT_STREAK) < look(c, FIRST_LOOK):
+            push(c, number)
+            return STOP_STOPPED
         status = pass_window(c, f, look(out, RESULT_FOLLOWING))
         if status == STOP_REFUSED:
             return STOP_HAD_TURN
