@@ -11,6 +11,8 @@ pytestmark = pytest.mark.slow
 
 SIZE = (512, 512, 7 * 64)
 SEEDS = 26
+MORE_SEEDS = 60
+"""One order in 17 shows that the last drain wait is missing."""
 
 
 def constant_before(ptx: str, instruction: str, change) -> str:
@@ -136,7 +138,7 @@ def test_every_wait_matters(artifacts, alter):
     waits = waits_in(artifact.ptx)
     unseen = []
     for nth in range(waits):
-        if all(outcome(artifact, alter(nth), SIZE, "random", seed) == "right" for seed in range(SEEDS)):
+        if all(outcome(artifact, alter(nth), SIZE, "random", seed) == "right" for seed in range(MORE_SEEDS)):
             unseen.append(nth)
     stages = artifact.config.stages
     assert waits == 3 + stages
