@@ -38,7 +38,7 @@ from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import NativePlan
-from emugpu.emulator.native.workspace import CTA_ROOM, JOIN_ROOM, QUEUE_ROOM, File
+from emugpu.emulator.native.workspace import CTA_ROOM, JOIN_ROOM, MOST_FRAGMENTS, QUEUE_ROOM, File
 
 CALLS, RANDOM_CALLS, SHORTEST_PAUSE, LONGEST_PAUSE = 16, 4, 64, 4096
 """After so many calls, or so many under a random schedule, the engine looks how many turns they have given. If they are
@@ -48,8 +48,10 @@ FEWEST_TURNS, STRANGERS = 2.5, 64
 """A call must give so many turns on average, and one more for so many fragments that it passes as strangers."""
 ROOM = 4
 """The fewest unused fragments with which native code splits and joins fragments."""
-MOST_WAITERS = 1024
-"""Most fragments of a CTA that wait for its barriers."""
+MOST_STRANGERS = QUEUE_ROOM - MOST_FRAGMENTS - 1024
+"""With more strangers than that native code gets no other CTA, whose barriers may have 1024 more: even if all fragments
+become ready, they have room in the queue.
+"""
 NARROWEST, WIDEST = 8, 1024
 """The most fragments passed to native code in one call."""
 _NO_BARRIERS = array("q", [-1] * (NAMED_BARRIERS * BARRIER_FIELDS))
@@ -152,7 +154,7 @@ class NativeEngine(FragmentRunner):
         whether a cluster can start. woken: the fragments whose next turn is for Python. The others are as in
         `take_turns`.
         """
-        if len(ready) > QUEUE_ROOM // 2:
+        if len(ready) > MOST_STRANGERS:
             return None
         now = self._nobody()
         now.root, now.woken = schedule.root, woken
@@ -270,7 +272,7 @@ class NativeEngine(FragmentRunner):
             return False
         cta = now.ctas.get(f.cta)
         if cta is None:
-            if len(now.ctas) == CTA_ROOM or len(now.strangers) > QUEUE_ROOM - MOST_WAITERS:
+            if len(now.ctas) == CTA_ROOM or len(now.strangers) > MOST_STRANGERS:
                 return False
             cta = self._give_cta(f.cta, now)
         join, join_block = self._give_joins(f, now) if f.joins else (-1, NO_BLOCK)
