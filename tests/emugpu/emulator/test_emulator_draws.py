@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from emugpu.emulator.machine.draws import Draws, mixed, priority, share
+from emugpu.emulator.machine.draws import GAMMA, Draws, mixed, priority, share
 
 
 def test_the_stream_is_that_of_splitmix64():
@@ -12,6 +12,7 @@ def test_the_stream_is_that_of_splitmix64():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     draws = Draws(1234567)
     assert [draws.draw() for _ in published] == [number >> 32 for number in published]
+    assert [mixed(1234567 + n * GAMMA) for n in (1, 2, 3, 4)] == published
 
 
 def test_a_stream_goes_on_at_any_place():
