@@ -109,7 +109,7 @@ class NativeEngine(FragmentRunner):
         A turn has at most ``blocks`` blocks. In the ``window`` of blocks after it the engine detects whether a loop
         only polls (0: Python does that). After ``slice`` blocks without a wait a fragment is deferred.
         """
-        now = self._nobody()
+        now = self._begin_call()
         given = 0
         for f in islice(ready, self._width):
             if not self._give(f, now):
@@ -154,12 +154,12 @@ class NativeEngine(FragmentRunner):
         whether a cluster can start. woken: the fragments whose next turn is for Python. The others are as in
         `take_turns`.
         """
-        if len(ready) > MOST_STRANGERS:
+        if len(ready) > MOST_STRANGERS or first.agent in woken:
             return None
-        now = self._nobody()
+        now = self._begin_call()
         now.root, now.woken = schedule.root, woken
         self._add_strangers(ready, now)
-        if first.agent in woken or not self._give(first, now):
+        if not self._give(first, now):
             return None
         c, count = self._place.context, len(ready)
         c[Context.HEAD], c[Context.TAIL] = 0, count
@@ -183,7 +183,7 @@ class NativeEngine(FragmentRunner):
             ready.append(f)
         return self._stop(now, taken, result, before)
 
-    def _nobody(self) -> _Participants:
+    def _begin_call(self) -> _Participants:
         """Begins a call of native turns, of which nothing is passed yet."""
         c = self._place.context
         c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = c[Context.JOIN_COUNT] = 0
