@@ -362,7 +362,9 @@ class Histories:
         asked = () if write.kind in GENERIC else self._asked
         for number, earlier in enumerate(history.writes):
             if earlier is write:
-                return history
+                if number == 0 or not write.is_atomic:
+                    return history
+                continue  # a thread that polls by an atomic continues what others have written since
             passed = observer.hears_of(earlier, write)
             if (passed and observer.follows(earlier)) or (earlier.kind, write.kind) == ("free", "alloc"):
                 # An allocation itself waits until its columns are free.

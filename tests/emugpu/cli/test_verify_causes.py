@@ -196,6 +196,7 @@ CASES = {
         expected="where(abs(2 * arange(96) - 143) < 16, arange(96) - 32, 0)",
         size=96,
         block=96,
+        schedules=8,
     ),
     "a volatile flag that a third warp passes on before it has seen the first one": Case(
         """
