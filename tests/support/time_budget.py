@@ -1,8 +1,8 @@
 """A budget of CPU time that fails: for each test, and for the session.
 
 What counts is CPU time, of the test's process and of the processes that it waited for, so a busy machine changes
-little. The limits are about 1.4 times what a machine of 2026 takes. A test that compiles kernels, or needs a GPU, has
-no limit of its own.
+little. But one machine took 1,680 s and, an hour before, 2,270 s for the same tests; the limits have room for both. A
+test that compiles kernels, or needs a GPU, has no limit of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 QUICK_TEST, SLOW_TEST = 4.0, 60.0
 """CPU seconds of one test."""
-QUICK_TIER, DAILY_TIER = 320.0, 1900.0
+QUICK_TIER, DAILY_TIER = 320.0, 2600.0
 """CPU seconds of the tests of a session, without collection and what the queue compiles."""
 SHOWN = 25
 
