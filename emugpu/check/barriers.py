@@ -13,9 +13,9 @@ from emugpu.check.clocks import (
     Clock,
 )
 from emugpu.check.findings import Severity
-from emugpu.check.history import RELEASES, SCOPES, Record
 from emugpu.check.mbarrier import Arrival, TrackedMBarrier, Wait
 from emugpu.check.model import Model, drop_cluster
+from emugpu.check.record import RELEASES, SCOPES, Record
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Agent, GroupArrived, GroupLeft, Site

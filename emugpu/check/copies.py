@@ -9,10 +9,11 @@ import numpy as np
 
 from emugpu.check.barriers import check_use
 from emugpu.check.clocks import ORDER, Clock, set_generic
-from emugpu.check.history import SCOPES, Observer, Record
+from emugpu.check.history import Observer
 from emugpu.check.in_flight import NEVER, InFlight, OperationChecker, OperationsInFlight
 from emugpu.check.model import drop_cluster
 from emugpu.check.pending import Chunks
+from emugpu.check.record import SCOPES, Record
 from emugpu.check.shadow import inside, is_inside
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import (

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from emugpu.check.findings import Severity
-from emugpu.check.history import TENSOR, Conflict, Observer, Record
+from emugpu.check.history import TENSOR, Conflict, Observer
+from emugpu.check.record import Record
 from emugpu.check.same_values import are_alike
 from emugpu.check.signals_for_lanes import Behind
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, Clock, Components
-from emugpu.check.history import ACQUIRES, SCOPES, WEAK, Record, needed_scope, scope_of
+from emugpu.check.record import ACQUIRES, SCOPES, WEAK, Record, needed_scope, scope_of
 from emugpu.check.threads import Moment, Thread
 from emugpu.emulator.machine.events import Access, Agent, Site
 

@@ -32,10 +32,11 @@ from emugpu.check.clocks import (
 )
 from emugpu.check.flags import FlagWrite
 from emugpu.check.footprint import kind_of
-from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope, scope_of
+from emugpu.check.history import Observer
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
+from emugpu.check.record import ACQUIRES, RELEASES, SCOPES, WEAK, Record, needed_scope, scope_of
 from emugpu.check.shadow import READ_ONLY, owner, places_of, record_of
 from emugpu.check.signals_for_lanes import Found
 from emugpu.check.threads import Thread

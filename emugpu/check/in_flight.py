@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from emugpu.check.clocks import ORDER, Clock, Rows
-from emugpu.check.history import Observer, Record
+from emugpu.check.history import Observer
 from emugpu.check.model import Model, drop_cluster
+from emugpu.check.record import Record
 from emugpu.check.shadow import rows_of
 from emugpu.check.threads import TrackedCta
 from emugpu.emulator.machine.events import (

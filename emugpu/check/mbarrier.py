@@ -16,7 +16,7 @@ from emugpu.check.clocks import (
     publish,
     set_generic,
 )
-from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, Record
+from emugpu.check.record import ACQUIRES, RELEASES, SCOPES, Record
 from emugpu.check.signals_for_lanes import Found
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Agent, Site

@@ -16,9 +16,10 @@ from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.flags import Flags
 from emugpu.check.footprint import Footprint, kind_of
-from emugpu.check.history import ACQUIRES, RELEASES, WEAK, Conflict, Observer, Record
+from emugpu.check.history import Conflict, Observer
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks
+from emugpu.check.record import ACQUIRES, RELEASES, WEAK, Record
 from emugpu.check.shadow import (
     Known,
     ShadowAllocation,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.check.record import Record
 from emugpu.emulator.machine.events import Site
-
-if TYPE_CHECKING:
-    from emugpu.check.history import Record
 
 LARGEST_ITEM = 8
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import Components
-from emugpu.check.history import GENERIC, TENSOR, Conflict, Histories, Observer, Record, different, scope_of
+from emugpu.check.history import GENERIC, TENSOR, Conflict, Histories, Observer, different
 from emugpu.check.pending import Chunks, PendingAccesses, Several, span
+from emugpu.check.record import Record, scope_of
 from emugpu.check.threads import Moment
 from emugpu.emulator.machine.events import Access, GlobalBox
 from emugpu.emulator.memory.bytes import CHUNK

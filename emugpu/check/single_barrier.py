@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from emugpu.check.clocks import OWN, Clock
 from emugpu.check.flags import ALL
 from emugpu.check.footprint import READ, STRONG_READ, STRONG_WRITE, WRITE
-from emugpu.check.history import SCOPES, WEAK, scope_of
 from emugpu.check.model import SHARED_BYTES, Model
+from emugpu.check.record import SCOPES, WEAK, scope_of
 from emugpu.check.shadow import READ_ONLY, owner
 from emugpu.check.threads import Moment, TrackedCta
 from emugpu.emulator.machine import events

@@ -9,9 +9,10 @@ import numpy as np
 
 from emugpu.check.clocks import BEFORE, EXECUTION, NARROW, ORDER, Clock
 from emugpu.check.findings import Severity
-from emugpu.check.history import Observer, Record
+from emugpu.check.history import Observer
 from emugpu.check.in_flight import InFlight, OperationChecker, OperationsInFlight, Pipe
 from emugpu.check.model import Model, drop_cluster
+from emugpu.check.record import Record
 from emugpu.check.threads import Thread, has_started
 from emugpu.emulator.machine.events import (
     Agent,

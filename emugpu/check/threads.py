@@ -24,7 +24,8 @@ from emugpu.check.clocks import (
     larger,
     publish,
 )
-from emugpu.check.history import Observer, Record
+from emugpu.check.history import Observer
+from emugpu.check.record import Record
 from emugpu.check.signals_for_lanes import Behind, Found, LaneRelease, Part, latecomers
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK

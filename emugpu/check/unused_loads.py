@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.history import WEAK, Conflict, Record
+from emugpu.check.history import Conflict
+from emugpu.check.record import WEAK, Record
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK, lanes_of
 from emugpu.emulator.native.layout import Traced, TraceEvent

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from emugpu.check.clocks import ORDER, Clock, Components
-from emugpu.check.history import Observer, Record
+from emugpu.check.history import Observer
+from emugpu.check.record import Record
 from emugpu.check.shadow import DIVIDED, ShadowMemory, chunks_of, inside, is_inside, rows_of
 from emugpu.check.threads import Thread
 from emugpu.emulator import TensorMap
