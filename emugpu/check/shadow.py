@@ -284,8 +284,6 @@ def _chunks(tmap: TensorMap) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64]
     return chunk, tuple(index * step for index, step in zip(reversed(outer), tmap.steps[1:], strict=True))
 
 
-SEVERAL = -1
-"""Stands for the owners of a chunk if there are several."""
 PENDING = 1 << 17
 """An allocation keeps at most this many pending accesses."""
 
@@ -293,9 +291,9 @@ Where = GlobalBox | tuple[NDArray[np.int64], int]
 """The box of a tensor map, or device addresses and the bytes at each of them."""
 Known = Iterable[tuple[Access, Moment]]
 """Accesses of threads, each with the thread's moment."""
-
-
-READ_ONLY = -1
+SEVERAL = -1
+"""Stands for the owners of a chunk if there are several."""
+READ_ONLY = -2
 """The owner of what loads by ld.global.nc read, which no thread may write."""
 
 

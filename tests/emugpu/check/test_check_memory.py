@@ -8,7 +8,16 @@ import pytest
 from emugpu.check.clocks import ORDER, Clock, Components
 from emugpu.check.history import Observer
 from emugpu.check.record import Record
-from emugpu.check.shadow import DIVIDED, ShadowMemory, chunks_of, inside, is_inside, rows_of
+from emugpu.check.shadow import (
+    DIVIDED,
+    READ_ONLY,
+    ShadowAllocation,
+    ShadowMemory,
+    chunks_of,
+    inside,
+    is_inside,
+    rows_of,
+)
 from emugpu.check.threads import Thread
 from emugpu.emulator import TensorMap
 from emugpu.emulator.machine.events import Agent, Site
@@ -105,6 +114,14 @@ def test_forgetting_old_histories_changes_nothing(scene):
         scene.access(1, 16 * n, 16, writes=False, line=6)
     assert {(old, new) for old, new, *_ in scene.found} == {*((n, 6) for n in range(4)), (5, 6)}
     assert len({place // 16 for *_, place, _ in scene.found}) == 16
+
+
+def test_what_all_load_incoherently_is_in_order_until_somebody_writes_it():
+    allocation = ShadowAllocation("words", 0, 256, ShadowMemory(256, lambda *_: None))
+    owner = 5
+    assert allocation.add_pending(True, np.array([0]), owner, True, 1, ())
+    assert allocation.add_pending(False, np.array([1, 1, 2]), READ_ONLY, True, 3, ())
+    assert not allocation.add_pending(True, np.array([2]), owner, True, 1, ())
 
 
 def test_bytes_are_divided_into_chunks():
