@@ -231,15 +231,15 @@ def _incoherent(first: Record, second: Record) -> Diagnosis:
     if second.writes:
         return Diagnosis(
             "incoherent-load", "warning",
-            f"{_name(second)} overwrites what {_name(first)} has read, and nobody may write that while the kernel runs",
-            "no order between the two: compilers may move the load behind a barrier", fix,
+            f"{_name(second)} overwrites what {_name(first)} has read",
+            "memory that nobody writes while the kernel runs: compilers may move the load behind a barrier", fix,
         )  # fmt: skip
     tolerated = any("no_allocate" in word for word in second.site.modifiers)
     return Diagnosis(
         "incoherent-load", "warning" if tolerated else "error",
         f"{_name(second)} may find what was there before {_name(first)}, which the same kernel makes",
-        "no barrier and no fence orders such a load: compilers may move it before the write, and its cache may hold "
-        "the old bytes", fix,
+        "memory that nobody writes while the kernel runs: no barrier orders such a load, compilers may move it before "
+        "the write, and its cache may hold the old bytes", fix,
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class ArgumentReader:
 
     def _typed(self, key: str, dtype: DataType, number: Any) -> Scalar:
         if not (is_whole(number) or (dtype.is_float and isinstance(number, float))) or not fits(number, dtype):
-            self.table.fail(key, number, f"is not a value of {dtype.name}; write one, or another type")
+            self.table.fail(key, number, f"must be a value of {dtype.name}; write one, or another type")
         return Scalar(number, dtype)
 
     def _struct(self, key: str, value: Any) -> Struct:

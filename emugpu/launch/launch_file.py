@@ -157,7 +157,7 @@ def _fill(table: TomlTable, dtype: DataType, shape: tuple[int, ...] | None) -> F
     seed = table.whole("seed", 0, LARGEST_SEED, "for values that are drawn", default=0)
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not fits(value, dtype):
-            table.fail("init", value, f"is not a value of {dtype.name}; choose one, or another dtype")
+            table.fail("init", value, f"must be a value of {dtype.name}; write one, or another dtype")
         return Fill("number", value)
     if isinstance(value, str) and value.endswith(".npy") and "\0" not in value:
         return Fill("file", file=table.path.parent / value)
