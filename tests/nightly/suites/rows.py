@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emugpu.check.verdict import ORDER
-from emugpu.errors import UsageProblem
-from emugpu.processes.program import run
+from tests.nightly.corpus.records import Ended, Lines, record_of
 from tests.nightly.corpus.table import Program, Project
 
 HERE = Path(__file__).parent
@@ -55,32 +49,19 @@ class Row:
 def run_suite(work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, limit: float) -> Row:
     """Runs one line of the table with pytest, and returns its row. A record that has tests stays as it is."""
     project, program = work
-    name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
-    record = answers / f"{name}.jsonl"
-    if not record.exists():
-        where = sources / project.folder
-        if not where.is_dir():
-            raise UsageProblem(f"--sources {sources}: there is no folder {where}; fetch the code with --get")
-        partial = record.with_suffix(".partial")
-        partial.write_text("", encoding="utf-8")
-        environment = {
-            **os.environ, "PYTHONPATH": str(HERE), "SUITE_RECORD": str(partial), "OMP_NUM_THREADS": "1",
-            **dict(project.variables),
-        }  # fmt: skip
+
+    def start(record: Path) -> tuple[list[str], dict[str, str]]:
         options = ["-p", "emugpu.pytest_plugin", "-p", "suite_record", "--emulated-gpu", program.gpu, "--check"]
-        begun = time.monotonic()
-        with open(record.with_suffix(".log"), "wb") as log:
-            try:
-                command = [python, "-m", "pytest", *options, *program.command]
-                code = run(command, limit, cwd=where, env=environment, stdout=log, stderr=log).returncode
-                ended = "" if code in TESTS_RAN else f"pytest ended with code {code}"
-            except subprocess.TimeoutExpired:
-                ended = f"as far as {limit:g} s went"
-        with open(partial, "a", encoding="utf-8") as kept:
-            print(json.dumps({"seconds": round(time.monotonic() - begun, 1), "ended": ended}), file=kept)
-        partial.rename(record)
-    lines = record.read_text(encoding="utf-8").splitlines()
-    found = row(project, program, [json.loads(line) for line in lines])
+        return [python, "-m", "pytest", *options], {"PYTHONPATH": str(HERE), "SUITE_RECORD": str(record)}
+
+    def finish(lines: Lines, ended: Ended) -> Lines:
+        why = "" if ended.code in TESTS_RAN else f"pytest ended with code {ended.code}"
+        if ended.code is None:
+            why = f"as far as {limit:g} s went"
+        return [{"seconds": round(ended.seconds, 1), "ended": why}]
+
+    record, lines = record_of(work, start, finish, sources=sources, answers=answers, limit=limit)
+    found = row(project, program, lines)
     if not found.counts:
         record.unlink()
     return found
