@@ -169,12 +169,18 @@ def _hopper(rows: int, columns: int, cluster: tuple[int, int], **more: Any) -> T
 
 SPLITS = (1, 2, 3, 4, 6, 8)
 WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128)
+WIDEST_SPLIT = 176
+"""Columns of the widest swapped tile whose parts were measured (results/nvidia-h200-split-k.json)."""
 HOPPER_TILINGS = (
     Tiling((256, 128), (1, 2), 1.006),  # on average of 16 problems slower than 128x256, which reads as much
     _hopper(128, 128, (2, 1), ping_pong=True),
     *(_hopper(128, width, cluster) for width in WIDTHS for cluster in ((2, 1), (1, 2))),
     _hopper(256, 96, (1, 2)),
-    *(_hopper(128, width, cluster, swapped=True, least_m=129) for width in WIDTHS for cluster in ((2, 1), (1, 2))),
+    *(
+        _hopper(128, width, cluster, swapped=True, splits=(1, 2, 3) if width <= WIDEST_SPLIT else (1,), least_m=129)
+        for width in WIDTHS
+        for cluster in ((2, 1), (1, 2))
+    ),
     # Of few rows of A: those of 24 that were fastest somewhere (results/nvidia-h200-small-m.json).
     Tiling((64, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),
     Tiling((128, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),

@@ -32,8 +32,11 @@ NOT_HIDDEN = 0.4
 """The part of the smaller of work and DRAM that the larger one does not hide."""
 HAND_OVER = 2000
 """Cycles from a team's barrier to the value of its counter, and back: two round trips through L2 with a release."""
-PARTIAL_SLOWER = 4
-"""Cost of a byte of partial sums relative to a byte that TMA loads from L2."""
+PARTIAL_SLOWER, PARTIAL_WITH_MORE_ROWS = 4, 1
+"""Cost of a byte of partial sums relative to a byte that TMA loads from L2, with `FEW_ROWS` and with more. The second
+is fitted to 16 problems of 144 to 450 rows on an H200 (results/nvidia-h200-split-k.json): the choice takes on average
+1.015 times as long as the fastest one, and without splits 1.150 times.
+"""
 APART, APART_MOST_ROWS = 1.05, 1300
 """With at most so many rows of A, work takes so many times as long if the CTAs of a cluster do not share their rows of
 B. Fitted to 34 problems on an H100 (results/nvidia-h100-tiles.json), where the choice takes on average 1.013 times as
@@ -80,7 +83,9 @@ def offered(kernel: Kernel, arch: str, asked: Mapping[str, Any]) -> list[Tiling]
 
 
 def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape) -> list[Estimate]:
-    """Returns the estimates of each matching tiling, with its splits or the requested one, the fastest first."""
+    """Returns the estimates of each matching tiling, with its splits or the requested one, the fastest first. Parts
+    that do not fit into one wave are not worth a hand-over.
+    """
     found = [
         estimate(tiling, split, shape, arch, asked)
         for tiling in offered(kernel, arch, asked)
@@ -88,7 +93,8 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
         if tiling.least_m <= _rows(shape) and (tiling.most_m is None or _rows(shape) <= tiling.most_m)
         for split in _splits(tiling, shape, asked)
     ]
-    return sorted(found, key=lambda one: one.cycles)
+    worth = [one for one in found if one.split_k in (1, asked.get("split_k")) or one.waves == 1]
+    return sorted(worth, key=lambda one: one.cycles)
 
 
 def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]:
@@ -127,10 +133,11 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     filled = (rows + columns + rows / cn + columns / cm) / 2 + max(0, rows - m) + max(0, columns - n)
     multiply = rows * columns * deep / 2 / gpu.multiplications * tiling.slower
     work = waves * max(multiply, filled * deep / gpu.l2_bytes)
-    partial = PARTIAL_SLOWER * 4 * rows * columns / gpu.l2_bytes
+    few = _rows(shape) <= FEW_ROWS
+    partial = (PARTIAL_SLOWER if few else PARTIAL_WITH_MORE_ROWS) * 4 * rows * columns / gpu.l2_bytes
     handing_over = waves * (HAND_OVER + partial) + split * partial if split > 1 else 0
     dram = (shape.m + shape.b_rows) * shape.k * _element_bytes(asked) / DRAM_BYTES[arch]
-    if _rows(shape) > FEW_ROWS:
+    if not few:
         ctas = ceil(m / rows) * ceil(n / columns) * split * max(1, len(shape.groups))
         work *= (ctas / sms / waves) ** (1 - WAVES)
         if _rows(shape) <= APART_MOST_ROWS and (cn if tiling.swapped else cm) == 1:

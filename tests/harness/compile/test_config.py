@@ -162,9 +162,13 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         # An H100 likewise, of fewer that were tried (results/nvidia-h100.json).
         ((280, 14336, 4096), (128, 144), 1, True),
         ((300, 8192, 8192), (128, 160), 1, True),
-        ((300, 4096, 4096), (128, 128), 1, False),  # as many waves, and half of a cluster outside of C costs nothing
         ((384, 4096, 4096), (128, 128), 1, False),
         ((1050, 5120, 5120), (128, 176), 1, True),
+        # An H200 again (results/nvidia-h200-split-k.json).
+        ((144, 8192, 8192), (128, 144), 2, True),
+        ((160, 7168, 18432), (128, 160), 2, True),
+        ((300, 4096, 4096), (128, 160), 2, True),
+        ((256, 5120, 5120), (128, 128), 1, False),  # parts would take two waves
         # Not tried there.
         ((16, 8192, 256), (64, 16), 1, True),  # four K steps are not worth a hand-over
         ((16, 65536, 8192), (128, 16), 1, True),
