@@ -34,8 +34,8 @@ HAND_OVER = 2000
 """Cycles from a team's barrier to the value of its counter, and back: two round trips through L2 with a release."""
 PARTIAL_SLOWER, PARTIAL_WITH_MORE_ROWS = 4, 1
 """Cost of a byte of partial sums relative to a byte that TMA loads from L2, with `FEW_ROWS` and with more. The second
-is fitted to 16 problems of 144 to 450 rows on an H200 (results/nvidia-h200-split-k.json): the choice takes on average
-1.015 times as long as the fastest one, and without splits 1.150 times.
+is fitted to problems of 144 to 450 rows on an H200 (results/nvidia-h200-split-k.json): for the 15 whose choice was
+measured, it takes on average 1.013 times as long as the fastest one, each alone, and 1.119 times before this fit.
 """
 APART, APART_MOST_ROWS = 1.05, 1300
 """With at most so many rows of A, work takes so many times as long if the CTAs of a cluster do not share their rows of
@@ -83,8 +83,8 @@ def offered(kernel: Kernel, arch: str, asked: Mapping[str, Any]) -> list[Tiling]
 
 
 def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape) -> list[Estimate]:
-    """Returns the estimates of each matching tiling, with its splits or the requested one, the fastest first. Parts
-    that do not fit into one wave are not worth a hand-over.
+    """Returns the estimates of each matching tiling, with its splits or the requested one, the fastest first. With more
+    than `FEW_ROWS`, parts that do not fit into one wave are not worth a hand-over.
     """
     found = [
         estimate(tiling, split, shape, arch, asked)
@@ -93,8 +93,9 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
         if tiling.least_m <= _rows(shape) and (tiling.most_m is None or _rows(shape) <= tiling.most_m)
         for split in _splits(tiling, shape, asked)
     ]
-    worth = [one for one in found if one.split_k in (1, asked.get("split_k")) or one.waves == 1]
-    return sorted(worth, key=lambda one: one.cycles)
+    if _rows(shape) > FEW_ROWS:
+        found = [one for one in found if one.split_k in (1, asked.get("split_k")) or one.waves == 1]
+    return sorted(found, key=lambda one: one.cycles)
 
 
 def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]:

@@ -172,6 +172,7 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         # Not tried there.
         ((16, 8192, 256), (64, 16), 1, True),  # four K steps are not worth a hand-over
         ((16, 65536, 8192), (128, 16), 1, True),
+        ((8, 10056, 16208), (128, 16), 3, True),  # of few rows, parts may take two waves
         ((4096, 4096, 4096), (128, 256), 1, False),
     ],
 )
@@ -193,6 +194,7 @@ def test_few_rows_are_split_or_swapped(shape, tile, split, swapped):
         ),  # 64 tiles, so that 2 parts of each fill 128 of 148 SMs, 3 take two waves
         ((1, 4096, 14336), (128, 16), 4, True),  # 32 tiles
         ((33, 28672, 4096), (128, 48), 1, True),
+        ((1, 26752, 14336), (128, 16), 2, True),  # 418 parts, three waves
         ((64, 8192, 8192), (64, 128), 2, False),  # swapped, 64 of 96 columns
         ((128, 8192, 8192), (128, 128), 2, False),
         ((129, 8192, 8192), (256, 256), 1, False),
