@@ -192,7 +192,7 @@ HOPPER_TILINGS = (
     Tiling((64, 64), (2, 1), 1.1, splits=SPLITS, most_m=128),
     Tiling((128, 64), (1, 1), 1.1, splits=SPLITS, most_m=128),
     Tiling((128, 64), (1, 2), 1.1, splits=SPLITS, most_m=128),
-    Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=256),
+    Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=128),
 )
 
 # As measured in turns (results/nvidia-h200-fp8.json).

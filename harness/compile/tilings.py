@@ -34,8 +34,8 @@ HAND_OVER = 2000
 """Cycles from a team's barrier to the value of its counter, and back: two round trips through L2 with a release."""
 PARTIAL_SLOWER, PARTIAL_WITH_MORE_ROWS = 4, 1
 """Cost of a byte of partial sums relative to a byte that TMA loads from L2, with `FEW_ROWS` and with more. The second
-is fitted to problems of 144 to 450 rows on an H200 (results/nvidia-h200-split-k.json): for the 15 whose choice was
-measured, it takes on average 1.013 times as long as the fastest one, each alone, and 1.119 times before this fit.
+is fitted to 16 problems of 144 to 450 rows on an H200 (results/nvidia-h200-split-k.json): alone, the choice takes on
+average 1.013 times as long as the fastest one, and took 1.152 times before.
 """
 APART, APART_MOST_ROWS = 1.05, 1300
 """With at most so many rows of A, work takes so many times as long if the CTAs of a cluster do not share their rows of

@@ -167,6 +167,7 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         # An H200 again (results/nvidia-h200-split-k.json).
         ((144, 8192, 8192), (128, 144), 2, True),
         ((160, 7168, 18432), (128, 160), 2, True),
+        ((224, 2048, 8192), (128, 128), 3, True),
         ((300, 4096, 4096), (128, 160), 2, True),
         ((256, 5120, 5120), (128, 128), 1, False),  # parts would take two waves
         # Not tried there.
