@@ -37,8 +37,8 @@ def _mma(what: Mma, ctas: tuple[int, ...], names: LaunchNames, cta: int) -> Iter
     how = "is added to" if what.accumulate else "replaces"
     yield f"{shape.m}x{shape.n}, {shape.a_type} and {shape.b_type} into {shape.d_type}"
     yield f"D {how} what lies from {_tensor(what.d_address)} {of}"
-    yield f"A: {_tensor(a) if what.a_in_tmem else _matrix(decode_sm100(a), shape.a_major, names, cta)}"
-    yield f"B: {_matrix(decode_sm100(what.b_descriptor), shape.b_major, names, cta)}"
+    yield f"A: {_tensor(a) if what.a_in_tmem else _matrix(decode_sm100(a, shape.is_k96), shape.a_major, names, cta)}"
+    yield f"B: {_matrix(decode_sm100(what.b_descriptor, shape.is_k96), shape.b_major, names, cta)}"
     if what.vectors:
         for name, address, byte in zip("AB", what.scales, (shape.a_id, shape.b_id), strict=True):
             where = f"byte {byte} of {_tensor(address)}"
@@ -46,7 +46,8 @@ def _mma(what: Mma, ctas: tuple[int, ...], names: LaunchNames, cta: int) -> Iter
 
 
 def _matrix(of: MatrixDescriptor, major: Major, names: LaunchNames, cta: int) -> str:
-    strides = f"leading dimension {of.leading_bytes} bytes, stride dimension {of.stride_bytes} bytes"
+    leading = f"next line at {of.leading_bytes:#x}" if of.absolute else f"leading dimension {of.leading_bytes} bytes"
+    strides = f"{leading}, stride dimension {of.stride_bytes} bytes"
     return f"{names.shared(of.start, cta)}, {major.value}, {_swizzle(of.swizzle)}, {strides}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from emugpu.emulator.machine.events import Operation
 from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.units.formats import ELEMENT_BITS
-from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, scale_places
+from emugpu.emulator.units.mma_instruction import QUADRANT, WORD_BYTES, Mma, scale_places
 from emugpu.emulator.units.operands import Operand
 from emugpu.emulator.units.wgmma import decode_wgmma
 
@@ -79,8 +79,10 @@ def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterat
     shape = what.shape()
     if what.vectors:
         for number, places, byte in zip(numbers, scale_places(what), (shape.a_id, shape.b_id), strict=True):
-            own, column = int(places.lanes[lane // QUADRANT, number]), int(places.columns[number])
-            yield ScaleFactors(cta, own, column, byte, what.vectors)
+            own = int(places.lanes[lane // QUADRANT, number])
+            for word, column in enumerate(places.columns[number].tolist()):
+                first, end = (min(max(b - WORD_BYTES * word, 0), WORD_BYTES) for b in (byte, byte + what.vectors))
+                yield ScaleFactors(cta, own, column, first, end - first)
 
 
 def register_product(operation: Operation, warp: int, register: int, lane: int) -> ElementProduct:

@@ -363,7 +363,8 @@ class Device:
             unit, constants = self._mma_unit, self._constants
             unwritten = self._uninitialised, self._seed
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants, *unwritten)
-            grid.sms = usual_gpu(architecture(gpu)).sms
+            grid.architecture = architecture(gpu)
+            grid.sms = usual_gpu(grid.architecture).sms
             self._memory.unwritten = self._constants.unwritten = grid.unwritten
             clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.reverses)
             return grid, self._make_machine(grid, schedule, clusters, limits)

@@ -245,7 +245,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_103a sm_110a", "scale_vec::1X scale_vec::2X scale_vec::4X"),
     Form("tcgen05", "9.7.18.10", "9.4", RUBIN, "kind::ti16 decompress::lut::b spcompress"),
     Form("tcgen05", "9.7.18.7", "9.4", TENSOR, "exclusive", lacking=ONLY_SYNTAX),
-    Form("tcgen05.mma", "9.7.18.10.7", "8.8", "sm_103a", lacking="the layout of its operands", also=K96),
+    Form("tcgen05.mma", "9.7.18.10.7", "8.8", "sm_103a", also=K96),
     # 9.7.19 the stack, 9.7.20 video, 9.7.21 others
     Form("alloca stackrestore stacksave", "9.7.19", "7.3"),
     Form("vadd vsub vabsdiff vmin vmax vshl vshr vmad vset", "9.7.20.1", "2.0", lacking="scalar video instructions"),

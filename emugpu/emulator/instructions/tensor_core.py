@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.mbarrier import reached
 from emugpu.emulator.instructions.table import (
     Effect,
@@ -27,6 +28,7 @@ from emugpu.emulator.machine.lanes import Value, lane_value
 from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
 from emugpu.emulator.memory.address_space import OFFSET_MASK, SHARED_WINDOW, shared_from_generic
 from emugpu.emulator.memory.descriptors import (
+    K96,
     NO_TYPE,
     SCALED,
     Major,
@@ -73,6 +75,11 @@ def mma(
     grid = f.grid
     ctas = f.cta.pair if form.group == 2 else (f.cta,)
     for lane in f.lanes:
+        idesc, vectors = lane_value(descriptor, lane), form.vectors
+        if idesc & K96 and form.kind in ("mxf4", "mxf4nvf4"):
+            vectors += vectors // 2
+            if grid.architecture != "sm_103":
+                raise Fault(f"{form.kind} instruction descriptor {idesc:#x}: only sm_103a has K = 96", "descriptor")
         kept = [lane_value(m, lane) for m in masks or ()]
         factors = tuple(lane_value(s, lane) for s in scales)
         what = Mma(
@@ -81,13 +88,13 @@ def mma(
             lane_value(a, lane),
             form.a_in_tmem,
             lane_value(b, lane),
-            lane_value(descriptor, lane),
+            idesc,
             accumulate if isinstance(accumulate, bool) else bool(accumulate[lane]),
             form.group,
             tuple(kept) if any(kept) else None,
             form.shift,
             form.weights,
-            form.vectors,
+            vectors,
             (factors[0], factors[1]) if factors else (0, 0),
             lane_value(metadata, lane) if form.sparse else None,
         )
@@ -124,7 +131,7 @@ def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
         if what.metadata is not None:
             spans.append(metadata_columns(what))
         if what.vectors:
-            spans += [places.span for places in scale_places(what)]
+            spans += [span for places in scale_places(what) for span in places.spans]
         reads += [events.TensorBlock(rank, range(LANES), range(s.start, s.stop)) for s in spans]
     d = tuple(
         events.TensorBlock(rank, range(k.lanes.start, k.lanes.stop), range(k.columns.start, k.columns.stop))

@@ -136,6 +136,8 @@ class Grid:
         self.registers_at_entry = registers_at_entry(code.kernel)
         self.sms = 1
         """The number of SMs of the GPU."""
+        self.architecture = ""
+        """The architecture that is emulated, such as "sm_100"."""
         self.next_granted: Callable[[], int | None] = lambda: None
         self.clock = 0
         self.clock_reads = 0

@@ -35,6 +35,8 @@ class MatrixDescriptor:
     Attributes:
         start: address of the operand's first element, before the swizzle.
         leading_bytes: leading dimension byte offset (LBO).
+        absolute: of 48 bytes of a row, those behind the end of a 128-byte line are at the address `leading_bytes` of
+            another line (PTX ISA 9.7.16.3.1.2).
         stride_bytes: stride dimension byte offset (SBO).
         swizzle: swizzle mode in which the operand was written.
         base_offset: the 128-byte line, modulo 8, at which the swizzle pattern starts; 0 if the pattern depends on
@@ -46,6 +48,7 @@ class MatrixDescriptor:
     stride_bytes: int
     swizzle: Swizzle
     base_offset: int = 0
+    absolute: bool = False
 
 
 _SM100_SWIZZLES = {0: Swizzle.NONE, 2: Swizzle.B128, 4: Swizzle.B64, 6: Swizzle.B32}
@@ -62,7 +65,7 @@ def _require_zero(value: int, what: str, *ranges: tuple[int, int]) -> None:
             raise Fault(f"{what} {value:#x}: reserved bits {first}..{last} must be 0", "descriptor")
 
 
-def _common_fields(value: int, what: str, swizzle: Swizzle) -> MatrixDescriptor:
+def _common_fields(value: int, what: str, swizzle: Swizzle, absolute: bool = False) -> MatrixDescriptor:
     _require_zero(value, what, (14, 15), (30, 31))
     return MatrixDescriptor(
         start=_bits(value, 0, 13) << 4,
@@ -70,30 +73,36 @@ def _common_fields(value: int, what: str, swizzle: Swizzle) -> MatrixDescriptor:
         stride_bytes=_bits(value, 32, 45) << 4,
         swizzle=swizzle,
         base_offset=_bits(value, 49, 51),
+        absolute=absolute,
     )
 
 
 @lru_cache(maxsize=4096)
-def decode_sm100(value: int) -> MatrixDescriptor:
-    """Decodes a tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields."""
+def decode_sm100(value: int, absolute: bool = False) -> MatrixDescriptor:
+    """Decodes a tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields.
+
+    absolute: that of an MMA with K = 96, whose rows of 48 bytes need the absolute leading dimension mode.
+    """
     what = "tcgen05 matrix descriptor"
     if _bits(value, 46, 48) != 0b001:
         raise Fault(
             f"{what} {value:#x}: bits 46..48 are {_bits(value, 46, 48):#05b}, must be 0b001 on sm_100", "descriptor"
         )
     _require_zero(value, what, (53, 60))
-    if _bits(value, 52, 52):
+    if _bits(value, 52, 52) != absolute:
         raise Fault(
-            f"{what} {value:#x}: absolute leading dimension mode (bit 52) is for K = 96 of sm_103a, "
-            "which is not implemented",
+            f"{what} {value:#x}: absolute leading dimension mode (bit 52) without K = 96 of sm_103a, or K = 96 "
+            "without it, is not implemented",
             "unsupported",
         )
     code = _bits(value, 61, 63)
+    if absolute and (code != 2 or _bits(value, 49, 51)):
+        raise Fault(f"{what} {value:#x}: K = 96 needs swizzle code 2 (128B) and base offset 0", "descriptor")
     if code == 1:
         raise Fault(f"{what} {value:#x}: swizzle code 1 (128B with 32-byte atoms) is not supported", "unsupported")
     if code not in _SM100_SWIZZLES:
         raise Fault(f"{what} {value:#x}: swizzle code {code} (bits 61..63) is none of 0, 1, 2, 4, 6", "descriptor")
-    return _common_fields(value, what, _SM100_SWIZZLES[code])
+    return _common_fields(value, what, _SM100_SWIZZLES[code], absolute)
 
 
 @lru_cache(maxsize=4096)
@@ -123,6 +132,9 @@ def operand_positions(
     if major is Major.K:
         row = np.arange(rows)[:, None]
         k_byte = np.arange(0, k_elements * element_bytes, CHUNK)[None, :]
+        if descriptor.absolute:
+            in_line = descriptor.start % LINE + k_byte
+            k_byte = np.where(in_line < LINE, k_byte, leading + in_line - LINE - descriptor.start)
         if descriptor.swizzle is Swizzle.NONE:
             offset = row % 8 * CHUNK + row // 8 * stride + k_byte // CHUNK * leading
         else:
@@ -157,15 +169,17 @@ TYPES: dict[str, dict[int, str]] = {
 D_TYPES_OF_KIND = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
 SCALED = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
-"""Elements along K: always 32 bytes of shared memory."""
+"""Elements along K: 32 bytes of shared memory, but for K = 96 of sm_103a."""
+K96 = 1 << 31
+"""The bit of the mxf4 kinds' instruction descriptor for K = 96: 48 bytes of shared memory."""
 
 
 @dataclass(frozen=True)
 class InstructionDescriptor:
     """The content of an instruction descriptor.
 
-    a_id, b_id: which bytes of a column hold the scale factors. scale: the type of the scale factors, for block-scaled
-    kinds. saturate: for kind::i8.
+    a_id, b_id: the byte of a column with the first scale factor. scale: the type of the scale factors, for block-scaled
+    kinds. saturate: for kind::i8. is_k96: see `K96`.
     """
 
     kind: str
@@ -181,6 +195,12 @@ class InstructionDescriptor:
     scale: str = ""
     a_id: int = 0
     b_id: int = 0
+    is_k96: bool = False
+
+    @property
+    def k(self) -> int:
+        """The elements of a row of A; without the masked ones, if it is sparse."""
+        return 96 if self.is_k96 else DEPTH[self.kind]
 
 
 def _valid_n(kind: str, group: int, weights: bool, sparse: bool) -> tuple[int, ...]:
@@ -225,11 +245,13 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
     if n not in _valid_n(kind, group, weights, sparse):
         raise Fault(f"{what} {value:#x}: N = {n} is not one that the instruction has", "descriptor")
     scale, ids, d_type = "", (0, 0), "f32"
+    is_k96 = kind in ("mxf4", "mxf4nvf4") and not sparse and bool(value & K96)
     if kind in SCALED:
         zero((0, 1), (3, 3), (6, 6), (24, 26))
-        if bits(31, 31) and not wide_b:
-            raise Fault(f"{what} {value:#x}: K = 96 (bit 31) of sm_103a is not implemented", "unsupported")
-        zero((31, 31))
+        if is_k96 and m != 128 * group:
+            raise Fault(f"{what} {value:#x}: K = 96 (bit 31) with 64 rows in a CTA is not implemented", "unsupported")
+        if not is_k96:
+            zero((31, 31))
         scale = "ue8m0" if bits(23, 23) else "ue4m3"
         if scale == "ue4m3" and kind != "mxf4nvf4":
             raise Fault(f"{what} {value:#x}: scale factors of type ue4m3 (bit 23) exist in mxf4nvf4 only", "descriptor")
@@ -261,4 +283,5 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
         kind == "i8" and bool(bits(3, 3)),
         scale,
         *ids,
+        is_k96,
     )

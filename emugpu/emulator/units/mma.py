@@ -22,7 +22,7 @@ from emugpu.emulator.memory.tmem import TensorMemory
 from emugpu.emulator.units.mma_instruction import Mma, TensorCoreCta, scale_places
 from emugpu.emulator.units.numerics import CANONICAL_NAN_F32
 from emugpu.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, Panels, table
-from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply
+from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply, step_of_id
 
 LARGEST_FACTOR = 40
 """Up to this exponent of a ue8m0 scale factor, f32 holds all products exactly."""
@@ -68,17 +68,15 @@ Codes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 def _scale_codes(ctas: Sequence[TensorCoreCta], what: Mma, shape: InstructionDescriptor) -> Codes | None:
     """Returns an instruction's scale factors. None unless all copies agree and f32 holds the scaled numbers exactly."""
-    rows = what.scaled[0]
     for cta in ctas:
-        for places in scale_places(what):
-            columns = places.span
+        for columns in (span for places in scale_places(what) for span in places.spans):
             cta.tmem.check_allocated(columns.start, columns.stop, "a scale factor of tcgen05.mma")
             cta.tmem.settle(columns.start, columns.stop)
     words = agreed_scales(ctas, what)
-    if words is None or (shape.a_id | shape.b_id) % what.vectors:
+    if words is None or (shape.a_id | shape.b_id) % step_of_id(what.vectors):
         return None
-    a = np.concatenate([of_cta[:rows, shape.a_id : shape.a_id + what.vectors] for of_cta in words])
-    b = words[0][rows:, shape.b_id : shape.b_id + what.vectors]
+    a = np.concatenate([of_a[:, shape.a_id : shape.a_id + what.vectors] for of_a, _ in words])
+    b = words[0][1][:, shape.b_id : shape.b_id + what.vectors]
     if shape.scale == "ue8m0" and any(np.abs(codes.astype(np.int16) - 127).max() > LARGEST_FACTOR for codes in (a, b)):
         return None
     return a, b

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.descriptors import DEPTH, InstructionDescriptor, decode, decode_sm100
+from emugpu.emulator.memory.descriptors import InstructionDescriptor, decode, decode_sm100
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import LANES, TensorMemory, split_address
 from emugpu.emulator.units.operands import Operand, operand
 
 QUADRANT = 32
+WORD_BYTES = 4
 A_COLUMNS = 8
 """32-bit columns that a row of A takes in tensor memory."""
 
@@ -104,7 +105,7 @@ class Mma(NamedTuple):
     @property
     def depth(self) -> int:
         """Elements along K, including the masked ones of a sparse A."""
-        return DEPTH[self.kind] * (2 if self.sparse else 1)
+        return self.shape().k * (2 if self.sparse else 1)
 
     def operands(self) -> tuple[Operand | None, Operand]:
         """Returns A (None if it is in tensor memory) and B of one CTA."""
@@ -113,12 +114,11 @@ class Mma(NamedTuple):
         a = None
         if not self.a_in_tmem:
             rows = shape.m // self.cta_group
-            a = operand(decode_sm100(self.a), rows, DEPTH[self.kind], shape.a_major, shape.a_type, packed)
-        columns = shape.n // self.cta_group
-        b = operand(
-            decode_sm100(self.b_descriptor), columns, self.depth, shape.b_major, shape.b_type, packed, 1 + self.sparse
-        )
-        return a, b
+            a = operand(decode_sm100(self.a, shape.is_k96), rows, shape.k, shape.a_major, shape.a_type, packed)
+        elif shape.is_k96:
+            raise Fault("A in tensor memory with K = 96 is not implemented", "unsupported")
+        columns, place = shape.n // self.cta_group, decode_sm100(self.b_descriptor, shape.is_k96)
+        return a, operand(place, columns, self.depth, shape.b_major, shape.b_type, packed, 1 + self.sparse)
 
     def layout(self) -> tuple[list[TensorMemoryBlock], int, int]:
         """Returns the blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
@@ -181,14 +181,15 @@ def a_lanes(what: Mma) -> NDArray[np.intp]:
 
 
 class ScalePlaces(NamedTuple):
-    """Where the scale factors of rows of A or of columns of B lie: lanes [4 copies, numbers] and columns [numbers].
+    """Where the scale factors of rows of A or of columns of B lie.
 
-    span: all columns.
+    lanes: [4 copies, numbers]. columns: [numbers, words]; only with K = 96 the factors may lie in several words. spans:
+    all columns, for each word.
     """
 
     lanes: NDArray[np.intp]
     columns: NDArray[np.intp]
-    span: slice
+    spans: tuple[slice, ...]
 
 
 @lru_cache(maxsize=1024)
@@ -199,15 +200,23 @@ def scale_places(what: Mma) -> tuple[ScalePlaces, ScalePlaces]:
     those columns of B that it multiplies, counted from 0, so there are two copies of each. The ISA does not say so; it
     is NVIDIA's layout (ScaleFactorDuplicated2by2 in CUTLASS's mma_traits_sm100_frag.hpp, and CuTe DSL's example
     2cta_mma_blockscale_m128.py, 2026).
+
+    With K = 96, factors behind the last byte of a word go on in the word four columns behind it, or eight for more than
+    128 columns of B. The ISA tells these two cases apart and shows them in figures only. The numbers are those of
+    CUTLASS: tmem_sf_frg, and the steps of 6 or 3 factors in sm103_blockscaled_mma_warpspecialized.hpp (2026).
     """
-    found = []
-    for address, count, parts in zip(what.scales, what.scaled, (1, what.parts), strict=True):
+    found, shape = [], what.shape()
+    operands = zip(what.scales, what.scaled, (1, what.parts), (shape.a_id, shape.b_id), strict=True)
+    for address, count, parts, byte in operands:
         part, number = np.divmod(np.arange(count), count // parts)
         copies = LANES // QUADRANT // parts
         quadrants = copies * part + np.arange(LANES // QUADRANT)[:, None] % copies
         lanes, first = QUADRANT * quadrants + number % QUADRANT, split_address(address)[1]
-        columns = first + number // QUADRANT
-        found.append(ScalePlaces(lanes, columns, slice(first, int(columns.max()) + 1)))
+        words, apart = -(-(byte + what.vectors) // WORD_BYTES), LANES // QUADRANT * -(-count // LANES)
+        starts = [first + apart * word for word in range(words)]
+        columns = number[:, None] // QUADRANT + np.array(starts)
+        spans = tuple(slice(start, start + int(number.max()) // QUADRANT + 1) for start in starts)
+        found.append(ScalePlaces(lanes, columns, spans))
     return found[0], found[1]
 
 

@@ -1,9 +1,9 @@
 """Operands of the tensor core: how A and B are fetched from shared memory, and which numbers their chunks hold.
 
 Fetching and multiplying an operand are separate steps: K slices are collected in panels, and one BLAS call multiplies
-several of them. One instruction takes 32 bytes along K of every row: two chunks. Types of fewer than 8 bits lie in
-shared memory as TMA unpacks them, 16 elements to a chunk: ``b4x16_p64`` and ``b6x16_p32`` (PTX ISA 9.7.16.3.2). Those
-of the mxf4 kinds are packed.
+several of them. One instruction takes 32 bytes along K of every row: two chunks; three with K = 96. Types of fewer than
+8 bits lie in shared memory as TMA unpacks them, 16 elements to a chunk: ``b4x16_p64`` and ``b6x16_p32`` (PTX ISA
+9.7.16.3.2). Those of the mxf4 kinds are packed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def operand(
     descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False, slices: int = 1
 ) -> Operand:
     """Returns the operand of a decoded matrix descriptor. slices: of 32 bytes along K; two for the B of a sparse A."""
-    nbytes = slices * SLICE
+    nbytes = k // 2 if packed else slices * SLICE
     size = nbytes // k if k <= nbytes else 1
     extent = k if k <= nbytes else nbytes
     positions = operand_positions(descriptor, rows, extent, size, major)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from emugpu.emulator.units import formats, numerics, sums
 from emugpu.emulator.units.mma_instruction import (
     A_COLUMNS,
     QUADRANT,
+    WORD_BYTES,
     Mma,
     TensorCoreCta,
     TensorMemoryBlock,
@@ -225,27 +227,36 @@ def _match(
 # ---- scale factors ----
 
 
-def agreed_scales(ctas: Sequence[TensorCoreCta], what: Mma) -> list[NDArray[np.uint8]] | None:
-    """Returns, for each CTA, the words of the scale factors of its rows of A and then of B, as bytes [words, 4].
+def step_of_id(vectors: int) -> int:
+    """Returns of what a scale factor's id, a byte of its word, is a multiple (PTX ISA 9.7.16.10.7)."""
+    return gcd(vectors, WORD_BYTES)
+
+
+def agreed_scales(ctas: Sequence[TensorCoreCta], what: Mma) -> list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] | None:
+    """Returns, for each CTA, the words of the scale factors of its rows of A, and those of B, as bytes [numbers, ..].
 
     None unless all copies were written and are equal.
     """
-    positions, of_a = _scale_positions(what), what.scaled[0]
-    found: list[NDArray[np.uint8]] = []
+    positions, (rows, columns) = _scale_positions(what), what.scaled
+    of_a = scale_places(what)[0].columns.size
+    first, found = None, []
     for cta in ctas:
         copies = cta.tmem.data.take(positions)
         if not cta.tmem.valid.take(positions).all() or (copies != copies[0]).any():
             return None
-        found.append(copies[0].reshape(-1, 1).view(np.uint8))
-        if (found[-1][of_a:] != found[0][of_a:]).any():
+        a, b = (part.view(np.uint8) for part in (copies[0, :of_a], copies[0, of_a:]))
+        first = b if first is None else first
+        if (b != first).any():
             return None
+        found.append((a.reshape(rows, -1), b.reshape(columns, -1)))
     return found
 
 
 @lru_cache(maxsize=1024)
 def _scale_positions(what: Mma) -> NDArray[np.intp]:
     """Returns the flat indices of the words of A and then of B, [4 copies, words]."""
-    return np.hstack([places.lanes * COLUMNS + places.columns for places in scale_places(what)])
+    places = scale_places(what)
+    return np.hstack([(p.lanes[..., None] * COLUMNS + p.columns).reshape(len(p.lanes), -1) for p in places])
 
 
 def _scales(
@@ -264,17 +275,19 @@ def _scales(
     copies should be equal.
     """
     identifier, places = (shape.a_id, shape.b_id)[operand], scale_places(what)[operand]
-    if identifier % what.vectors:
-        raise Fault(f"scale factor id {identifier} must be a multiple of {what.vectors}", "descriptor")
-    copies = (places.lanes[:, numbers], places.columns[numbers])
+    if identifier % step_of_id(what.vectors):
+        raise Fault(f"scale factor id {identifier} must be a multiple of {step_of_id(what.vectors)}", "descriptor")
+    copies = (places.lanes[:, numbers, None], places.columns[numbers])
+    used = slice(identifier, identifier + what.vectors)
     words = _read(tmem, copies[0][lane // QUADRANT], copies[1], "a scale factor of tcgen05.mma")
-    used = np.uint32(((1 << 8 * what.vectors) - 1) << 8 * identifier)
-    if any(((cta.tmem.data[copies] ^ words) & used).any() or not cta.tmem.valid[copies].all() for cta in others):
-        warn(
-            "scale-copies", "its scale factors differ between quadrants of 32 lanes, or CTAs, or are not in all of them"
-        )
-    codes = words.reshape(-1, 1).view(np.uint8)
-    return formats.decode(codes[:, identifier : identifier + what.vectors], formats.FORMATS[shape.scale])
+    codes = words.view(np.uint8)[:, used]
+    for cta in others:
+        found = np.ascontiguousarray(cta.tmem.data[copies]).view(np.uint8)[..., used]
+        if (found != codes).any() or not cta.tmem.valid[copies].all():
+            text = "its scale factors differ between quadrants of 32 lanes, or CTAs, or are not in all of them"
+            warn("scale-copies", text)
+            break
+    return formats.decode(codes, formats.FORMATS[shape.scale])
 
 
 # ---- arithmetic ----
@@ -295,6 +308,8 @@ def compute(
     if shape.d_type == "s32":
         return sums.integer_dot(a, b, old, shape.saturate)
     if scales is not None:
+        if accumulation == "tensor_core" and shape.is_k96:
+            raise Fault("accumulation=tensor_core: no rules of the sums of K = 96 are published", "unsupported")
         types = (shape.a_type, shape.b_type, shape.scale)
         return sums.scaled_dot(shape.kind, types, a, b, old, scales, accumulation)
     types = (shape.a_type, shape.b_type, shape.d_type)

@@ -12,7 +12,7 @@ from emugpu.emulator.memory.descriptors import Major, decode, decode_sm90, decod
 
 # ---- descriptors of matrices ----
 
-PLAIN = dict(start=0, leading_bytes=0, stride_bytes=0, swizzle=Swizzle.NONE, base_offset=0)
+PLAIN = dict(start=0, leading_bytes=0, stride_bytes=0, swizzle=Swizzle.NONE, base_offset=0, absolute=False)
 SWIZZLES_SM100 = {61: None, 62: Swizzle.B128, 63: Swizzle.B64}
 SWIZZLES_SM90 = {62: Swizzle.B128, 63: Swizzle.B64}
 
@@ -54,7 +54,7 @@ def test_swizzles_have_other_codes_on_either_architecture():
 
 def test_fields_at_their_largest():
     everything = asdict(decode_sm100(1 << 46 | 0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 7 << 49 | 2 << 61))
-    assert everything == dict(
+    assert everything == PLAIN | dict(
         start=0x3FFF0, leading_bytes=0x3FFF0, stride_bytes=0x3FFF0, swizzle=Swizzle.B128, base_offset=7
     )
 
@@ -65,7 +65,7 @@ BASE = 1 << 4 | 8 << 24 | 8 << 17
 """f16 inputs, f32 result, M = 128, N = 64, both K-major."""
 DECODED = dict(
     kind="f16", m=128, n=64, a_type="f16", b_type="f16", d_type="f32", a_major=Major.K, b_major=Major.K, negate=False,
-    saturate=False, scale="", a_id=0, b_id=0,
+    saturate=False, scale="", a_id=0, b_id=0, is_k96=False,
 )  # fmt: skip
 CHANGES: dict[int, dict[str, Any] | None] = {
     4: {"d_type": "f16"},

@@ -126,11 +126,3 @@ def test_operand_positions_against_the_canonical_layout(name, major, rows, base_
         byte = shift + swizzled(start + operand_byte(row, k, letter, name, leading, stride), name)
         outer, inner = (row, k) if major is Major.K else (k, row)
         assert positions[outer, inner // 8] * 16 + inner % 8 * 2 == byte, (row, k)
-
-
-def test_what_only_sm_103a_has_is_incomplete_not_wrong():
-    """K = 96 is correct PTX for a B300, so a kernel with it is not at fault."""
-    for decoded in (lambda: decode("mxf4", 0x88400480, 2), lambda: decode_sm100(1 << 46 | 1 << 52)):
-        with pytest.raises(Fault, match="K = 96") as error:
-            decoded()
-        assert error.value.rule == "unsupported"
