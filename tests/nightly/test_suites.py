@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
 from click.testing import CliRunner
 from processes import is_gone_soon
 
+from emugpu.paths import ROOT
 from tests.nightly.corpus.table import Program, Project, projects
 from tests.nightly.suites.__main__ import main
 from tests.nightly.suites.rows import HERE, row, run_suite
@@ -179,6 +181,13 @@ def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, words, says):
     done = CliRunner().invoke(main, ["--sources", "code", "--answers", "answers", *words])
     assert done.exit_code == 2 and says in done.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("answers/*.jsonl"))
+
+
+def test_the_nightly_workflow_runs_each_project_once():
+    jobs = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    (parts,) = re.findall(r"project: \[(.*)\]", jobs.partition("\n  suites:\n")[2])
+    for project in projects(HERE / "suites.toml"):
+        assert [part.lower() in project.name.lower() for part in parts.split(", ")].count(True) == 1, project.name
 
 
 def test_every_line_of_the_table_is_named_once_and_says_where_it_comes_from():
