@@ -144,12 +144,12 @@ def test_a_suite_beyond_its_limit_is_incomplete(tmp_path):
 @pytest.mark.parametrize(("verdict", "code"), [("clean", 0), ("racy", 1), ("wrong", 4), ("incomplete", 5)])
 def test_the_command_takes_the_answers_that_are_there(tmp_path, verdict, code):
     lines = (line("a", "passed", verdict, "why"), end())
-    file = tmp_path / "Liger-Kernel_test_transformers_test_softmax.py.jsonl"
+    file = tmp_path / "Liger-Kernel_test_transformers_test_sparsemax.py.jsonl"
     file.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
     folders = ["--sources", str(tmp_path), "--answers", str(tmp_path), "--json", str(tmp_path / "rows.json")]
-    done = CliRunner().invoke(main, ["--project", "liger", "--match", "test_softmax.py", *folders])
+    done = CliRunner().invoke(main, ["--project", "liger", "--match", "test_sparsemax.py", *folders])
     assert done.exit_code == code, done.stderr
-    suite = "Liger-Kernel ead96b61, h100: test/transformers/test_softmax.py"
+    suite = "Liger-Kernel ead96b61, h100: test/transformers/test_sparsemax.py"
     assert done.stdout.splitlines()[2].startswith(f"| {suite} | 1 |")
     assert (f"{verdict} a: why" in done.stderr.splitlines()) == (verdict != "clean")
     [found] = json.loads((tmp_path / "rows.json").read_text())
@@ -157,12 +157,12 @@ def test_the_command_takes_the_answers_that_are_there(tmp_path, verdict, code):
 
 
 def test_a_line_that_runs_no_test_is_an_error_after_the_table(tmp_path):
-    file = tmp_path / "Liger-Kernel_test_transformers_test_softmax.py.jsonl"
+    file = tmp_path / "Liger-Kernel_test_transformers_test_sparsemax.py.jsonl"
     file.write_text(json.dumps(end("pytest ended with code 2")), encoding="utf-8")
     folders = ["--sources", str(tmp_path), "--answers", str(tmp_path)]
-    done = CliRunner().invoke(main, ["--match", "test_softmax.py", "--project", "liger", *folders])
-    assert done.exit_code == 3 and "test_softmax.py (pytest ended with code 2) | 0 |" in done.stdout
-    said = "Liger-Kernel, test/transformers/test_softmax.py: pytest ended with code 2; "
+    done = CliRunner().invoke(main, ["--match", "test_sparsemax.py", "--project", "liger", *folders])
+    assert done.exit_code == 3 and "test_sparsemax.py (pytest ended with code 2) | 0 |" in done.stdout
+    said = "Liger-Kernel, test/transformers/test_sparsemax.py: pytest ended with code 2; "
     assert said in done.stderr.splitlines()[-1] and not file.exists()
 
 
