@@ -35,8 +35,8 @@ class MatrixDescriptor:
     Attributes:
         start: address of the operand's first element, before the swizzle.
         leading_bytes: leading dimension byte offset (LBO).
-        absolute: of 48 bytes of a row, those behind the end of a 128-byte line are at the address `leading_bytes` of
-            another line (PTX ISA 9.7.16.3.1.2).
+        absolute: `leading_bytes` is no offset, but the address of another 128-byte line. It has what of the 48 bytes of
+            a row is beyond the end of the first one (K = 96; PTX ISA 9.7.16.3.1.2).
         stride_bytes: stride dimension byte offset (SBO).
         swizzle: swizzle mode in which the operand was written.
         base_offset: the 128-byte line, modulo 8, at which the swizzle pattern starts; 0 if the pattern depends on
@@ -81,7 +81,7 @@ def _common_fields(value: int, what: str, swizzle: Swizzle, absolute: bool = Fal
 def decode_sm100(value: int, absolute: bool = False) -> MatrixDescriptor:
     """Decodes a tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields.
 
-    absolute: that of an MMA with K = 96, whose rows of 48 bytes need the absolute leading dimension mode.
+    absolute: for an MMA with K = 96, whose rows of 48 bytes need the absolute leading dimension mode.
     """
     what = "tcgen05 matrix descriptor"
     if _bits(value, 46, 48) != 0b001:
@@ -90,14 +90,16 @@ def decode_sm100(value: int, absolute: bool = False) -> MatrixDescriptor:
         )
     _require_zero(value, what, (53, 60))
     if _bits(value, 52, 52) != absolute:
-        raise Fault(
-            f"{what} {value:#x}: absolute leading dimension mode (bit 52) without K = 96 of sm_103a, or K = 96 "
-            "without it, is not implemented",
-            "unsupported",
-        )
+        which = "K = 96 without" if absolute else "without K = 96 of sm_103a, the"
+        text = f"{which} absolute leading dimension mode (bit 52) is not implemented"
+        raise Fault(f"{what} {value:#x}: {text}", "unsupported")
     code = _bits(value, 61, 63)
     if absolute and (code != 2 or _bits(value, 49, 51)):
         raise Fault(f"{what} {value:#x}: K = 96 needs swizzle code 2 (128B) and base offset 0", "descriptor")
+    goes_on = _bits(value, 0, 2) > 5  # rows begin at byte 96 or 112 of a line
+    if absolute and (_bits(value, 32, 34) or (goes_on and _bits(value, 16, 18))):
+        text = "K = 96 with lines that do not begin at a multiple of 128 bytes is not implemented"
+        raise Fault(f"{what} {value:#x}: {text}", "unsupported")
     if code == 1:
         raise Fault(f"{what} {value:#x}: swizzle code 1 (128B with 32-byte atoms) is not supported", "unsupported")
     if code not in _SM100_SWIZZLES:
@@ -179,7 +181,7 @@ class InstructionDescriptor:
     """The content of an instruction descriptor.
 
     a_id, b_id: the byte of a column with the first scale factor. scale: the type of the scale factors, for block-scaled
-    kinds. saturate: for kind::i8. is_k96: see `K96`.
+    kinds. saturate: for kind::i8. is_k96: whether `K96` is set.
     """
 
     kind: str

@@ -6,6 +6,7 @@ As CUTLASS's sm103_blockscaled_mma_warpspecialized.hpp walks through K: eight MM
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from emulator_reference import swizzled
 from ptx_programs import launch
 
+from emugpu.debug.decoded import decoded
 from emugpu.debug.operands import ScaleFactors, tensor_product
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.machine import events
@@ -160,6 +162,11 @@ def test_a_program_with_k_96_and_what_is_told_of_it():
         ScaleFactors(0, 37, first + 1, 2, 2), ScaleFactors(0, 37, first + 5, 0, 4),
         ScaleFactors(0, 32, first + 8, 2, 2), ScaleFactors(0, 32, first + 12, 0, 4),
     )  # fmt: skip
+    names: Any = SimpleNamespace(shared=lambda offset, cta: hex(offset))
+    line = (mma.detail["mma"].a << 4 & 0x3FFFF) - 96
+    told = list(decoded(mma, names))
+    assert told[2].startswith(f"A: {line + 96:#x}, K-major, swizzle 128B, next line at {line + 1024:#x}, stride ")
+    assert told[4].startswith("scale factors of A: 6 of ue4m3 a row, from byte 2 of")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +190,8 @@ def test_what_no_public_text_shows_is_incomplete_not_wrong():
         lambda: decode("mxf4", instruction_descriptor(128, 64, "ue8m0"), 2),
         lambda: decode_sm100(1 << 46 | 1 << 52),
         lambda: decode_sm100(1 << 46, True),
+        lambda: decode_sm100(descriptor(96, 1024 + 16), True),
+        lambda: decode_sm100(descriptor(96, 1024) | 1 << 32, True),
         lambda: Mma("mxf4", 0, 0, True, 0, instruction_descriptor(128, 64, "ue8m0"), False, 1, None).operands(),
     ):
         with pytest.raises(Fault, match=r"K = 96.*is not implemented") as error:
