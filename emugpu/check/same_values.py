@@ -24,13 +24,9 @@ def repeats(one: Record, other: Record) -> bool:
 
 
 def has_one_value(store: Record) -> bool:
-    """Returns whether the lanes of a store are known to write the same value to each byte.
-
-    Of lanes that store at one address, only the value of the one that wins is known.
-    """
-    if store.touched is None or _contents(store) is None:
-        return False
-    return store.agent.lanes.bit_count() == 1 or np.size(store.touched[0][0]) > 1
+    """Returns whether the lanes of a store are known to write the same value to each byte."""
+    contents = _contents(store)
+    return contents is not None and not np.isnan(contents[1]).any()
 
 
 def _is_one_store(one: Site, other: Site) -> bool:
@@ -42,19 +38,17 @@ def _is_one_store(one: Site, other: Site) -> bool:
 
 def _write_the_same(one: Record, other: Record) -> bool:
     """Returns whether two stores write the same value to each byte that both of them write, if that is known."""
-    if one.stored == other.stored:
-        return one.stored is not None
     mine, theirs = _contents(one), _contents(other)
     if mine is None or theirs is None:
-        return False
+        return one.stored is not None and one.stored == other.stored
     _, at_mine, at_theirs = np.intersect1d(mine[0], theirs[0], return_indices=True)
     return bool((mine[1][at_mine] == theirs[1][at_theirs]).all())
 
 
-def _contents(store: Record) -> tuple[NDArray[np.int64], NDArray[np.uint64]] | None:
-    """Returns the addresses of the bytes that a store writes, and their values.
+def _contents(store: Record) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """Returns the addresses of the bytes that a store writes, and their values: NaN if its lanes write different ones.
 
-    Returns None if they are not known, or if its lanes write different values to one byte.
+    Returns None if they are not known.
     """
     if store.values is None or store.touched is None or len(store.touched) != 1:
         return None
@@ -63,10 +57,13 @@ def _contents(store: Record) -> tuple[NDArray[np.int64], NDArray[np.uint64]] | N
     size = nbytes // len(items)
     if size > LARGEST_ITEM or any(item.dtype.kind not in "iu" for item in items):
         return None
-    starts = np.atleast_1d(np.asarray(where, np.int64))
-    words = np.stack([np.broadcast_to(item.astype(np.uint64), len(starts)) for item in items], axis=1)
+    lanes = max(item.size for item in (np.asarray(where), *items))
+    starts = np.broadcast_to(np.asarray(where, np.int64), lanes)
+    words = np.stack([np.broadcast_to(item.astype(np.uint64), lanes) for item in items], axis=1)
     values = (words[..., None] >> (8 * np.arange(size, dtype=np.uint64)) & np.uint64(0xFF)).ravel()
     places, first, which = np.unique(
         (starts[:, None] + np.arange(nbytes)).ravel(), return_index=True, return_inverse=True
     )
-    return (places, values[first]) if (values == values[first][which]).all() else None
+    found = values[first].astype(np.float64)
+    found[which[values != values[first][which]]] = np.nan
+    return places, found

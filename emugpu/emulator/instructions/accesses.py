@@ -15,7 +15,7 @@ from emugpu.emulator.errors import Fault, UndefinedRead
 from emugpu.emulator.instructions.values import M64
 from emugpu.emulator.machine.divergence import merge_values, part
 from emugpu.emulator.machine.events import Access, Site
-from emugpu.emulator.machine.lanes import WARP_SIZE, Value
+from emugpu.emulator.machine.lanes import WARP_SIZE, Value, agreed
 from emugpu.emulator.machine.poison import Poison, carrying, made, moves
 from emugpu.emulator.machine.state import Cta, Fragment
 from emugpu.emulator.memory.address_space import (
@@ -156,7 +156,7 @@ def _store(
 
 
 def _written(f: Fragment, site: Site, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
-    """Writes the items of each lane. Returns the stored bits."""
+    """Writes the items of each lane. Returns the bits that each lane stores, or all of them."""
     if len(values) > 1:
         _check_vector(where, nbytes, len(values))
     mask = (1 << 8 * nbytes) - 1
@@ -166,8 +166,8 @@ def _written(f: Fragment, site: Site, memory: Any, where: Any, nbytes: int, valu
         at = where + n * nbytes if n else where
         if isinstance(where, int):
             # If lanes store to one place, one of them wins. Here it is the last.
-            item: Any = (value if isinstance(value, int) else int(value[f.lanes[-1]])) & mask
-            memory.store_int(at, nbytes, item)
+            item: Any = value & mask if isinstance(value, int) else agreed(_lanes(f, value) & value.dtype.type(mask))
+            memory.store_int(at, nbytes, item if isinstance(item, int) else int(item[-1]))
         elif isinstance(value, int):
             item = value & mask
             memory.scatter(at, nbytes, item)

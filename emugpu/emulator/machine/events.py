@@ -162,8 +162,9 @@ class Access(NamedTuple):
     ``mode``: "read", "write" or "atomic". ``space``: "shared", "global", "param", "local" (private to a thread;
     includes functions' parameters) or "const". ``cta``: rank of the CTA with the shared memory, -1 for other spaces.
     ``where``: one address for all lanes, or an array with one per lane (stmatrix and ldmatrix: one per row).
-    ``nbytes``: bytes of one item; ``items``: the number of consecutive items. ``values``: the memory's contents after a
-    write or atomic: one scalar for all lanes, or an array (for several items a tuple of those).
+    ``nbytes``: bytes of one item; ``items``: the number of consecutive items. ``values``: what a write stores, or the
+    memory's contents after an atomic: one scalar for all lanes, or an array with one per lane, of which the last wins
+    at one address (for several items a tuple of those).
     """
 
     agent: Agent

@@ -53,6 +53,11 @@ def lane_value(value: Value, lane: int) -> int:
     return int(value[lane])
 
 
+def agreed(values: np.ndarray) -> Value:
+    """Returns the values of some lanes as one scalar if all of them agree."""
+    return int(values[0]) if (values == values[0]).all() else values
+
+
 def stack_rows(values: Sequence[Value]) -> np.ndarray:
     """Returns 32-bit register values as an array [registers, 32 lanes]."""
     try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent, Site
-from emugpu.emulator.machine.lanes import WARP_SIZE, lanes_of
+from emugpu.emulator.machine.lanes import WARP_SIZE, agreed, lanes_of
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.machine.state import Grid, Warp
@@ -364,12 +364,9 @@ class Batch:
                 values.append(int(self.words[first]) & mask)
                 first += 1
                 continue
-            lane_values = self.words[first : first + WARP_SIZE]
-            if flags & Traced.SAME and space != "local":
-                values.append(int(lane_values[here[-1]]) & mask)
-            else:
-                kept = lane_values[here] & np.uint64(mask)
-                values.append(kept.astype(np.uint64 if flags & Traced.VALUES else np.uint32))
+            kept = self.words[first : first + WARP_SIZE][here] & np.uint64(mask)
+            kept = kept.astype(np.uint64 if flags & Traced.VALUES else np.uint32)
+            values.append(agreed(kept) if flags & Traced.SAME and space != "local" else kept)
             first += WARP_SIZE
         stored = None if not values else values[0] if len(values) == 1 else tuple(values)
         cta = agent.cta if space == "shared" else -1

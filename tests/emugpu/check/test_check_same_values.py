@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from native_engine import library
 from ptx_programs import source
 
 from emugpu.check import Checker
@@ -65,6 +66,7 @@ PROGRAMS = {
         "@%p0 " + STRONG.format("%r7") + STRONG.format("%r5") + LOAD + KEEP, True),
     "pairs of lanes store two values": (PAIR + ROUND.replace("%r5", "%r1"), True),
     "pairs of lanes store one value": (PAIR + ROUND, False),
+    "all lanes store one value at one word": (ROUND.replace("rd1", "rd0"), False),
     "all lanes store two values at one word": (PAIR + ROUND.replace("rd1", "rd0").replace("%r5", "%r1"), True),
     "numbers with the same hash": (
         "mov.b64 %rd4, 0; @%p1 mov.b64 %rd4, 0x1fffffffffffffff; setp.ne.u32 %p2, %r0, 0; @%p2 bra OVER; "
@@ -91,3 +93,31 @@ def test_which_of_the_same_values_a_thread_finds_does_not_matter(name, ctas):
         found = {(one.rule, one.severity) for one in checker.report().findings}
         assert ("race-global", "error" if is_race else "warning") in found
         assert is_race or found == {("race-global", "note"), ("race-global", "warning")}
+
+
+WORD, BYTES = "st.global.b32 [%rd0], {};", "st.global.v2.b32 [%rd0], {{%r5, {}}};"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_race"),
+    [
+        (WORD.format("%r5"), False),
+        (WORD.format("%r1"), True),
+        (BYTES.format("%r5"), False),
+        (BYTES.format("%r1"), True),
+        (PAIR + STORE.replace("%r5", "%r1"), True),
+        (PAIR + STORE.replace("%r5", "%r6"), False),
+        (PAIR + STORE.replace("b32", "u8").replace("%r5", "%r1"), True),
+        ("and.b32 %r1, %r0, 15; shl.b32 %r6, %r1, 8; " + WORD.replace("b32", "u8").format("%r6"), False),
+        ("mul.wide.u32 %rd1, %r0, 2; add.s64 %rd1, %rd1, %rd0; " + STORE.replace("b32", "u8").replace("5", "0"), False),
+    ],
+)
+@pytest.mark.parametrize("native", [True, False])
+def test_lanes_of_ctas_that_store_different_values_at_one_address_race(text, is_race, native):
+    """PTX leaves open which lane's store comes last, so the CTAs may leave different values."""
+    device, checker = Device(library=library() if native else None), Checker()
+    out = device.upload(np.zeros(256, np.uint32), "out")
+    kernel = source("and.b32 %r1, %r0, 31; mov.b32 %r5, 42;" + text + "ret;")
+    device.launch(Module.from_text(kernel), grid=2, block=32, arguments=[out], sinks=[checker])
+    severity = "error" if is_race else "note"
+    assert {(one.rule, one.severity) for one in checker.report().findings} == {("race-global", severity)}
