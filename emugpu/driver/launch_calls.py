@@ -203,7 +203,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         gpu.spent += time.monotonic() - begun
     if checker:
         record.findings = checker.report().findings
-    gpu.log.launches.append(record)
+    gpu.log.launched(record)
     if footprint is not None:
         submit_launch(session.order, record, stream, footprint)
 

@@ -89,6 +89,8 @@ class Log:
         """The operators that PyTorch has computed on the CPU."""
         self.unlooked: list[str] = []
         """What was not looked at, a line each."""
+        self.guessed = ""
+        """The first launch that has read memory that was never written."""
         self.elapsed_asked = False
         """Whether the program has queried the time between events."""
         self.processes = 0
@@ -110,6 +112,12 @@ class Log:
         if function not in self.unhandled:
             self.say(f"{function} is not supported (CUDA_ERROR_NOT_SUPPORTED)")
         self.unhandled[function] = self.unhandled.get(function, 0) + 1
+
+    def launched(self, launch: LaunchRecord) -> None:
+        """Records a launch that has ended."""
+        self.launches.append(launch)
+        if any(warning.rule == "uninitialised" for warning in launch.warnings):
+            self.guessed = self.guessed or f"launch {launch.number}, kernel '{short_name(launch.kernel)}'"
 
     def not_looked_at(self, what: str) -> None:
         """Records what the checker met and did not look at."""

@@ -14,12 +14,15 @@ from emugpu.driver.results import DriverError
 from emugpu.driver.state import Session
 from emugpu.emulator.memory.bytes import round_up
 from emugpu.emulator.memory.global_memory import Allocation
+from emugpu.emulator.memory.unwritten import REPORTED
 
 MANAGED = "managed memory"
 MOST_ROWS = 1 << 22
 """The largest number of rows in one copy or fill, because each row is checked."""
 GRANULARITY = 2 << 20
 """The granularity of virtual memory management."""
+_NANS = np.uint32(0x7FFFFFFF), np.uint16(0x7FFF)
+"""What arithmetic makes of a NaN in f32, and in f16 and bf16 (PTX ISA 9.7.3, 9.7.4)."""
 
 
 # ---- allocations ----
@@ -399,7 +402,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[HostCopy]:
         elif not session.pinned.holds(block.base):
             block.poisonable()[offset : offset + nbytes] = written
     elif source is not None:
-        _warn_of_poison(session, source, nbytes)
+        _look_for_undefined(session, source, nbytes)
     return [HostCopy(to, frm, nbytes)]
 
 
@@ -410,16 +413,34 @@ def _written(source: tuple[Allocation, int] | None, nbytes: int) -> np.ndarray |
     return source[0].valid[source[1] : source[1] + nbytes]
 
 
-def _warn_of_poison(session: Session, source: tuple[Allocation, int], nbytes: int) -> None:
-    block, offset = source
+def _look_for_undefined(session: Session, source: tuple[Allocation, int], nbytes: int) -> None:
+    """Looks for values that nothing has defined in what the program gets.
+
+    Bytes that were never written get those of "report", so that zeros do not pass for results. NaNs may come from
+    such bytes, and many a comparison passes them.
+    """
+    log, (block, offset) = session.gpu.log, source
     written = _written(source, nbytes)
     if written is not None and not written.all():
         first = int(written.argmin())
         missing = nbytes - int(np.count_nonzero(written))
-        session.gpu.log.note(
+        log.note(
             f"copies device memory to the program of which {missing} of {nbytes} bytes were never written, the first "
             f"is byte {offset + first} of '{block.name}'"
         )
+        if session.gpu.options.uninitialised not in ("zero", "random"):
+            block.data[offset : offset + nbytes][~written] = REPORTED
+    if log.guessed and any(_holds(block.data[offset : offset + nbytes], nan) for nan in _NANS):
+        log.not_looked_at(
+            f"whether the program's comparison takes a NaN for right: it has copied NaNs from '{block.name}', and "
+            f"{log.guessed} has read memory that was never written, as NaNs"
+        )
+
+
+def _holds(data: np.ndarray, nan: np.unsignedinteger) -> bool:
+    """Returns whether a NaN is in memory, at a multiple of its size from the first byte on."""
+    whole = data[: data.size // nan.nbytes * nan.nbytes]
+    return bool((np.frombuffer(whole.tobytes(), nan.dtype) == nan).any())
 
 
 # ---- copies of rows ----

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import textwrap
 
+import pytest
 from test_driver_programs import PTX, environment, run_script
 
 from emugpu.driver import launch_calls, memory, state
 from emugpu.driver.gpu_model import gpu_model
-from emugpu.driver.log import Log
+from emugpu.driver.log import Log, judge
 from emugpu.driver.memory import PINNED
 from emugpu.driver.server import run_program
 from emugpu.driver.state import SharedGpu
@@ -128,6 +129,66 @@ def test_memory_that_was_never_written_stays_so(capfd):
     assert code == 0
     assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
     assert "is read but was never written" in log.launches[0].error
+
+
+RAGGED = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry multiply(.param .u64 out)
+{
+    .shared .align 4 .b8 rows[512];
+    .reg .pred %p<2>;
+    .reg .b32 %r<16>;
+    .reg .b64 %d<3>;
+    ld.param.u64 %d0, [out];
+    mov.u32 %r0, %laneid;
+    mov.b32 %r1, rows;
+    shl.b32 %r2, %r0, 2;
+    add.u32 %r1, %r1, %r2;
+    setp.lt.u32 %p0, %r0, 12;
+    mov.b32 %r3, 0x3c003c00;
+    @%p0 st.shared.b32 [%r1], %r3;
+    ld.shared.b32 %r4, [%r1];
+    mov.b32 %r5, 0;
+    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+        {%r6, %r7, %r8, %r9}, {%r4, %r3, %r4, %r3}, {%r3, %r3}, {%r5, %r5, %r5, %r5};
+    mul.wide.u32 %d1, %r0, 8;
+    add.s64 %d2, %d0, %d1;
+    STORE st.global.v2.b32 [%d2], {%r6, %r7};
+    ret;
+}
+"""
+"""Rows 0 to 2 of A are written, and each lane has two elements of row lane / 4 of the result."""
+
+
+@pytest.mark.parametrize(("store", "verdict"), [("", "incomplete"), ("@%p0", "clean")])
+def test_a_nan_that_passes_the_programs_comparison_is_not_taken_for_right(store, verdict):
+    """What lies behind a ragged edge may be read, if nothing of it is left."""
+    code, log = run_script(
+        f"""
+    multiply, = load({RAGGED.replace("STORE", store)!r}, "multiply")
+    out = upload((c_float * 64)(*[16.0] * 64))
+    launch(multiply, 1, 32, out)
+    sys.exit(any(abs(x - 16.0) > 0.1 for x in download(out, c_float, 64)))
+    """,
+        uninitialised="report",
+    )
+    assert code == 0 and log.guessed
+    judged = judge(log, "program", "", checked=True)
+    assert judged.word == verdict
+    assert (verdict == "clean") != any("takes a NaN for right" in reason for _, reason in judged.reasons)
+
+
+def test_what_nothing_has_written_does_not_reach_the_program_as_zeros():
+    code, _ = run_script("""
+    add, = load(PTX, "add")
+    a, c = upload((c_float * 100)()), asked("cuMemAlloc_v2", 400)
+    launch(add, 1, 128, a, a, c, c_int(90))
+    found = download(c, c_int, 100)
+    assert found == [0] * 90 + [-1] * 10, found
+    """)
+    assert code == 0
 
 
 def test_virtual_memory_is_mapped_and_freed():
