@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -82,10 +83,10 @@ def look_through(
     launches = _launch_files(folder)
     if not files and not launches:
         raise UsageProblem(f"{folder} has no .ptx file and no launch file; name a folder that has")
-    known = {file.resolve() for file in files}
+    known = {os.path.realpath(file) for file in files}
     unmatched = [toml for ptx, several in launches.items() if ptx not in known for toml in several]
     one = partial(_rows, folder, replace(options, emulation=replace(options.emulation, jobs=1)), ptxas)
-    work: list[Work] = [(file, tuple(launches.get(file.resolve(), ()))) for file in files]
+    work: list[Work] = [(file, tuple(launches.get(os.path.realpath(file), ()))) for file in files]
     work += [(None, (toml,)) for toml in unmatched]
     rows: list[Row] = []
     for done, found in enumerate(in_order(one, work, min(options.emulation.jobs, len(work))), 1):
@@ -95,16 +96,16 @@ def look_through(
     return rows
 
 
-def _launch_files(folder: Path) -> dict[Path, list[Path]]:
+def _launch_files(folder: Path) -> dict[str, list[Path]]:
     """Launch files by the PTX file that they name; one that cannot be read by its own path."""
-    found: dict[Path, list[Path]] = {}
+    found: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.toml")):
         try:
             ptx = launch_file_data(path).get("ptx")
             if isinstance(ptx, str):
-                found.setdefault((path.parent / ptx).resolve(), []).append(path)
-        except (UsageProblem, ValueError, RuntimeError):  # resolve: a null character, links in a circle
-            found[path] = [path]
+                found.setdefault(os.path.realpath(path.parent / ptx), []).append(path)
+        except (UsageProblem, ValueError):  # realpath: a null character
+            found[str(path)] = [path]
     return found
 
 

@@ -163,6 +163,8 @@ def _fill(table: TomlTable, dtype: DataType, shape: tuple[int, ...] | None) -> F
         return Fill("file", file=table.path.parent / value)
     if value not in INITS:
         table.fail("init", value, rule)
+    if value == "zeros" and not fits(0, dtype):
+        table.fail("init", value, f"{dtype.name} has no zero, its least value is 2^-127; write a power of two")
     if value == "nan" and (not dtype.is_float or dtype.packed):
         table.fail("init", value, f'{dtype.name} has no NaN; use "uninitialised", which stops a kernel that reads it')
     if value == "index" and dtype.is_float and (dtype.packed or dtype.name == "ue8m0" or not _is_matrix(shape)):

@@ -130,6 +130,21 @@ def fits(value: int | float, dtype: DataType) -> bool:
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 
 
+def first_unfit(values: NDArray[Any], dtype: DataType) -> Any:
+    """Returns the first of some numbers that a type of floats cannot hold, in the sense of `fits`, or None."""
+    if values.dtype == dtype.numpy or not dtype.is_float:
+        return None
+    flat = values.ravel(order="K")
+    for first in range(0, flat.size, PIECE):
+        piece = flat[first : first + PIECE]
+        finite = np.isfinite(piece)
+        numbers = piece[finite]
+        for value in (*np.unique(piece[~finite]), *((numbers.min(), numbers.max()) if numbers.size else ())):
+            if not fits(value.item(), dtype):
+                return value.item()
+    return None
+
+
 def round_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Returns the nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32`` does."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

@@ -120,6 +120,9 @@ def test_what_was_not_looked_at_is_incomplete(tmp_path):
     (tmp_path / "bad.toml").write_text('ptx = "circle"\n')
     done = command(tmp_path)
     assert done.exit_code == 5 and "1 clean" in done.stdout and "bad.toml: incomplete: " in done.stdout
+    (tmp_path / "circle.ptx").symlink_to("circle.ptx")
+    done = command(tmp_path)
+    assert done.exit_code == 5 and "1 clean" in done.stdout and "circle.ptx: Too many levels of symbolic" in done.stdout
 
 
 def test_what_goes_wrong_with_one_file_costs_the_others_nothing(folder, monkeypatch):

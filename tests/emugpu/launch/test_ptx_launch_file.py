@@ -17,7 +17,8 @@ from emugpu.launch.check import CheckOptions
 from emugpu.launch.corpus import look_through
 from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.spec import AddressArgument, Fill, Null, Raw, Scalar, Struct
+from emugpu.launch.memory import load_file
+from emugpu.launch.spec import DATA_TYPES, AddressArgument, Fill, Null, Raw, Scalar, Struct
 from emugpu.launch.toml_table import as_toml
 
 MAP = """H = { dtype = "bf16", shape = [64, 64], init = "normal" }
@@ -88,6 +89,7 @@ BAD = [
     ('"f32", shape = [32, 64], init = "integer"', '"e2m1", shape = 4, init = nan', "= nan: must be a value of e2m1"),
     ('"f32", shape = [32, 64], init = "integer"', '"e2m1", shape = 4, init = 8', "= 8: must be a value of e2m1"),
     ('"f32", shape = [32, 64], init = "integer"', '"ue8m0", shape = 4, init = -1', "= -1: must be a value of ue8m0"),
+    ('"f32", shape = [32, 64], init = "integer"', '"ue8m0", shape = 4, init = "zeros"', "ue8m0 has no zero, its least"),
     ('"C", 32, 64]', '"C", 32, { f16 = 65536 }]', "arguments[4] = 65536: must be a value of f16"),
     ('64], init = "normal"', '64], init = "several.npy"', "several.npy holds several arrays (.npz); write one with"),
     ('64], init = "normal"', '64], init = "a\\u0000.npy"', 'init = "a\\u0000.npy": must be one of integer, index'),
@@ -220,6 +222,39 @@ def test_a_number_that_a_type_rounds_is_a_value_of_it(tmp_path, dtype, value):
     path.write_text(text.replace('"f32", shape = [32, 64], init = "integer"', f'"{dtype}", shape = 4, init = {value}'))
     fill = read_launch_file(path).buffers["A"].fill
     assert fill is not None and fill.kind == "number" and str(float(fill.number)) == str(float(value))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        ("f16", 65519, True),
+        ("f16", 65520, False),
+        ("f16", -1e6, False),
+        ("bf16", np.inf, True),
+        ("e4m3", np.nan, True),
+        ("e4m3", np.inf, False),
+        ("e5m2", 1e5, False),
+        ("e2m1", 8, False),
+        ("e2m1", np.nan, False),
+        ("ue8m0", 0, False),
+        ("ue8m0", 3, True),
+        ("f32", 1e39, False),
+    ],
+)
+def test_values_of_a_file_that_a_type_of_floats_cannot_hold_are_refused(tmp_path, dtype, value, fits):
+    """They were infinite, NaN or the largest value instead."""
+    values = np.array([[1, 2], [value, 1], [np.nan if dtype == "e4m3" else 1, 1]], np.float64)
+    np.save(tmp_path / "a.npy", np.asfortranarray(values))
+    where = "launch.toml: buffers.a.init"
+    if fits:
+        made = load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, where).astype(np.float64)
+        assert np.isnan(made[1, 0]) == np.isnan(value) and np.isinf(made[1, 0]) == np.isinf(value)
+        return
+    with pytest.raises(UsageProblem) as error:
+        load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, where)
+    assert str(error.value) == (
+        f"{where}: {tmp_path / 'a.npy'} holds {value:g}, which is no value of {dtype}; save others"
+    )
 
 
 @pytest.mark.parametrize("key", ["tolerance", "absolute", "relative"])
