@@ -177,7 +177,7 @@ class CommandGroup(ClearErrors, click.Group):
         command.epilog = EXIT_CODES_TEXT
         if _owns_process and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             _end_at_sigterm()
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` left it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `entry` left it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
@@ -220,14 +220,8 @@ def start_logging(logger: str) -> None:
 
 
 def start_program() -> None:
-    """Sets up a process for the command line. A closed pipe (``emugpu ptx list FILE | head -1``) ends it, as usual.
-
-    Until its command is imported (`CommandGroup`), Ctrl-C and SIGTERM end the process at once and silently, because
-    there is nothing to clean up.
-    """
+    """Sets up a process for the command line. A closed pipe (``emugpu ptx list FILE | head -1``) ends it, as usual."""
     global _owns_process
     _owns_process = True
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     prepare_streams()

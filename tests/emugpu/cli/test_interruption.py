@@ -104,6 +104,16 @@ def test_sigterm_ends_everything(tmp_path, name):
     assert not left(mark)
 
 
+@pytest.mark.parametrize("program", ["emugpu", "harness"])
+def test_ctrl_c_during_the_first_imports_ends_a_program_silently(tmp_path, program):
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), str(TESTS.parent), str(TESTS.parent / "emugpu")])
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--version"], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
 @pytest.mark.slow
 def test_a_command_that_was_started_without_sigterm_goes_on(tmp_path):
     """As some supervisors start it."""
