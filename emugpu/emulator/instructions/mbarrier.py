@@ -248,7 +248,7 @@ def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool,
         barrier = f.cta.mbarrier(own_offsets(f, lane_value(address, lane)))
         looked.append((lane, barrier, lane_value(parity, lane)))
     passed = [_passed(f, barrier, wanted, by_state) for _, barrier, wanted in looked]
-    if not any(passed) and not _gives_up(f, poll):
+    if not any(passed) and not _gives_up(f, site, poll):
         for _, barrier, _ in looked:
             if f not in barrier.waiters:
                 barrier.waiters.append(f)
@@ -276,7 +276,7 @@ def _passed(f: Fragment, barrier: MBarrier, wanted: int, by_state: bool) -> bool
 def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_state: bool, poll: bool) -> Value:
     barrier.used = True
     over = _passed(f, barrier, wanted, by_state)
-    if not over and not _gives_up(f, poll):
+    if not over and not _gives_up(f, site, poll):
         barrier.waiters.append(f)
         f.grid.counters.mbarrier_stalls += 1
         f.awaited = (barrier, barrier.phase)
@@ -291,7 +291,7 @@ def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_st
     return over
 
 
-def _gives_up(f: Fragment, poll: bool) -> bool:
+def _gives_up(f: Fragment, site: Site, poll: bool) -> bool:
     """Returns whether the wait ends with false: its time is over, or the schedule lets it fail."""
     if f.timed_out:
         f.timed_out = False
@@ -301,7 +301,9 @@ def _gives_up(f: Fragment, poll: bool) -> bool:
         looked_before = f.polled == f.grid.wakeups.changes
         f.polled = f.grid.wakeups.changes
         return not looked_before
-    return f.grid.choices.spurious_failure()
+    is_first = site.index not in f.grid.tried
+    f.grid.tried.add(site.index)
+    return f.grid.choices.spurious_failure(is_first)
 
 
 def _report(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, by_state: bool, over: bool) -> None:

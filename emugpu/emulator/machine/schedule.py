@@ -44,7 +44,7 @@ class QuietSchedule:
     def early(self) -> bool:
         return True
 
-    def spurious_failure(self) -> bool:
+    def spurious_failure(self, is_first: bool = False) -> bool:
         return False
 
     def declines(self) -> bool:
@@ -137,8 +137,8 @@ class RandomSchedule:
     def early(self) -> bool:
         return self.draws.draw() < share(0.5)
 
-    def spurious_failure(self) -> bool:
-        return self.draws.draw() < share(0.1)
+    def spurious_failure(self, is_first: bool = False) -> bool:
+        return self.draws.draw() < share(0.9 if is_first else 0.1)
 
     def declines(self) -> bool:
         return self.spurious_failure()

@@ -83,8 +83,8 @@ class ScheduleChoices(Protocol):
     def early(self) -> bool:
         """Returns whether an asynchronous register load takes its value at issue rather than at the wait."""
 
-    def spurious_failure(self) -> bool:
-        """Returns whether an operation that may fail spuriously fails now."""
+    def spurious_failure(self, is_first: bool = False) -> bool:
+        """Returns whether an operation that may fail spuriously fails now; the first of an instruction mostly does."""
 
 
 class Grid:
@@ -139,6 +139,8 @@ class Grid:
         self.architecture = ""
         """The architecture that is emulated, such as "sm_100"."""
         self.next_granted: Callable[[], int | None] = lambda: None
+        self.tried: set[int] = set()
+        """The instructions that wait for an mbarrier, of those that had to wait."""
         self.clock = 0
         self.clock_reads = 0
         self._ids = itertools.count()

@@ -7,7 +7,7 @@ import pytest
 from ptx_programs import source
 
 from emugpu.check import Checker
-from emugpu.emulator import Deadlock, Device, LaunchResult, LimitExceeded, Livelock, Module
+from emugpu.emulator import Deadlock, Device, Fault, LaunchResult, LimitExceeded, Livelock, Module
 from emugpu.emulator.machine.machine import SLICE
 from emugpu.emulator.native.library import library_for
 
@@ -219,3 +219,26 @@ ret;
 """
     with pytest.raises(Deadlock, match="pending: 1 of 2 arrivals"):
         run(body, "random", seed, grid=130, threads=32, max_steps=30_000)
+
+
+@pytest.mark.parametrize(("again", "passes"), [("@!%p3 bra TRY;", True), ("", False), ("@!%p3 bra ONCE; ONCE:", False)])
+def test_a_wait_that_is_not_repeated_fails_under_most_random_schedules(again, passes):
+    """PTX ISA 9.7.13.15.16: try_wait may return false before the phase is over."""
+    body = f"""
+@%p0 bra READY; mbarrier.init.shared.b64 [%r22], 1; READY: bar.sync 0;
+setp.lt.u32 %p4, %r0, 32; @%p4 bra TRY;
+mov.u32 %r8, 0; SPIN: add.u32 %r8, %r8, 1; setp.lt.u32 %p5, %r8, 200; @%p5 bra SPIN;
+st.shared.b32 [%r22+8], 7; bar.warp.sync -1;
+setp.eq.u32 %p5, %r0, 32; @%p5 mbarrier.arrive.shared.b64 _, [%r22]; bra DONE;
+TRY: mbarrier.try_wait.parity.shared.b64 %p3, [%r22], 0; {again}
+ld.shared.b32 %r9, [%r22+8]; st.global.b32 [%rd0], %r9;
+DONE: ret;
+"""
+    failed = 0
+    for seed in range(4):
+        try:
+            run(body, "random", seed, threads=64)
+        except Fault as fault:
+            assert fault.rule == "uninitialised"
+            failed += 1
+    assert failed == 0 if passes else failed >= 3

@@ -101,6 +101,7 @@ def test_trouble_is_made_as_often_as_it_should_be():
     assert schedule.splits_multicast
     assert 400 < sum(schedule.early() for _ in range(1000)) < 600
     assert 60 < sum(schedule.spurious_failure() for _ in range(1000)) < 150
+    assert 850 < sum(schedule.spurious_failure(is_first=True) for _ in range(1000)) < 940
     assert {schedule.budget() for _ in range(100)} == {1, 3, 10, 100}
 
 
