@@ -6,7 +6,7 @@ It starts poisoned, like shared memory (see `shared`). Processes that are forked
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,8 @@ class GlobalMemory:
         """first: the lowest address to allocate."""
         self.unwritten = FAULT
         """The policy for reads of unwritten bytes."""
+        self.on_first_undefined: Callable[[Allocation], None] | None = None
+        """Called when a byte becomes undefined in a block of which all bytes were written."""
         self.allocations: list[Allocation] = []
         self._bases: list[int] = []
         self._next = first
@@ -271,7 +273,10 @@ class GlobalMemory:
     def undefine(self, address: int, stored: tuple[str, str]) -> None:
         """Marks a byte as undefined, because of a store: see `StoredOrigins.note`."""
         block, offset = self.find(address, 1)
+        is_first = block.valid is None
         block.poisonable()[offset] = False
+        if is_first and self.on_first_undefined is not None:
+            self.on_first_undefined(block)
         block.origins.note(address, stored)
 
     def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:

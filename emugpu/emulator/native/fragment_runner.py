@@ -18,7 +18,7 @@ from emugpu.emulator.machine.code import BLOCKED, Code
 from emugpu.emulator.machine.divergence import diverge
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, PendingStore
-from emugpu.emulator.memory.global_memory import GlobalMemory
+from emugpu.emulator.memory.global_memory import Allocation, GlobalMemory
 from emugpu.emulator.memory.tmem import place
 from emugpu.emulator.native.layout import FIRST_ROW, IN_PYTHON, MOST_STORES, Context, Result, StopReason
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
@@ -52,10 +52,12 @@ class FragmentRunner:
         self._table = self._files.table
         self._origins: list[tuple[str, str]] = []
         """The sources of undefined values, by the numbers stored in rows: the origin, and the broken rule."""
+        self._allocations = self._table_of(grid.memory)
+        grid.memory.on_first_undefined = self._show_shadow
         self._place.set(
             parameters=np.frombuffer(grid.launch.parameters or b"\0", np.uint8),
             parameter_bytes=len(grid.launch.parameters), counts=self.counts,
-            allocations=self._table_of(grid.memory), allocation_count=len(grid.memory.direct()),
+            allocations=self._allocations, allocation_count=len(grid.memory.direct()),
             last_allocation=0, constants=self._table_of(grid.constants), constant_count=len(grid.constants.direct()),
         )  # fmt: skip
         self._early_reads = np.zeros(max(1, len(plan.early_reads)), np.int64)
@@ -75,6 +77,10 @@ class FragmentRunner:
             for b in memory.direct()
         ]
         return np.array(blocks or [(0, 0, 0, 0)], np.uint64)
+
+    def _show_shadow(self, block: Allocation) -> None:
+        """Tells the interpreter that not all bytes of a block are defined any more."""
+        self._allocations[self._allocations[:, 0] == block.base, 3] = block.shadow[1].ctypes.data
 
     def flush(self) -> None:
         """Sends the remaining events to the sink, and reports the findings that native code has counted, at the end."""

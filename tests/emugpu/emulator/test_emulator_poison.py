@@ -226,3 +226,19 @@ def test_tensor_memory_keeps_what_is_undefined():
 def test_one_thread_alone_keeps_its_own():
     body = LOADED + "@!%p1 bra OUT; add.u32 %r1, %r11, 5; OUT: @!%p1 mov.b32 %r1, 2;"
     assert (result(body) == np.where(LANES == 3, 8, 2)).all()
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize("initial", [None, np.zeros(32)])
+def test_undefined_bits_in_a_buffer_that_was_written_are_seen_and_end_where_it_is_written_again(engine, initial):
+    """Native code took a buffer for written for as long as the launch runs."""
+    body = LOADED + "st.global.b32 [%rd0], %r11; bar.warp.sync -1;"
+
+    def launched(rest: str):
+        device = Device(uninitialised="poison", library=library_for(engine))
+        return launch(body + rest + "ret;", words=0 if initial is not None else 32, module_scope=WORDS,
+                      device=device, initial=initial)  # fmt: skip
+
+    assert launched("st.global.b32 [%rd0], 1;").words(1)[0] == 1
+    with pytest.raises(Fault, match="never written"):
+        launched("ld.global.b32 %r5, [%rd0]; setp.eq.u32 %p2, %r5, 3; @%p2 exit;")
