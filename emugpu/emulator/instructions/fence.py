@@ -1,10 +1,12 @@
-"""Fences and hints (PTX ISA 9.7.13.4, 9.7.9.15, 9.7.19).
+"""Fences, hints and discard (PTX ISA 9.7.13.4, 9.7.9.15, 9.7.10, 9.7.19).
 
 Execution is sequentially consistent here, so a fence is only reported to the sink. A hint has no effect at all.
 """
 
 from __future__ import annotations
 
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import every_lane
 from emugpu.emulator.instructions.table import (
     NOTHING,
     Assign,
@@ -15,7 +17,7 @@ from emugpu.emulator.instructions.table import (
     micro,
     only_form,
 )
-from emugpu.emulator.machine.events import Fenced, GridDependency, Site
+from emugpu.emulator.machine.events import Access, Fenced, GridDependency, Site
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.ptx.ast import Instruction
@@ -81,9 +83,37 @@ def _prefetchu(i: Instruction, w: Translator) -> None:
     only_form(i, "L1")
 
 
-@instruction("discard", "applypriority", operands=2, writes=0, family="other")
+@instruction("applypriority", operands=2, writes=0, family="other")
 def _cache_hint(i: Instruction, w: Translator) -> None:
-    only_form(i, "global.L2", "L2", "global.L2::evict_normal", "L2::evict_normal")
+    only_form(i, "global.L2::evict_normal", "L2::evict_normal")
+
+
+LINE = 128
+"""Bytes of a line of the L2 cache, which is all that ``discard`` takes."""
+
+
+def discard(f: Fragment, site: Site, address: Value, nbytes: Value) -> None:
+    """Executes ``discard``, a weak write of bytes that nobody knows (PTX ISA 9.7.10, discard)."""
+    where = every_lane(f, address)
+    for position, place in enumerate(where.tolist()):
+        if nbytes != LINE or place % LINE:
+            message = f"discards {nbytes} bytes at {place:#x}; it must be {LINE} at a multiple of {LINE}"
+            raise Fault(message, "alignment", position=position)
+        f.grid.memory.find(place, LINE)
+        for byte in range(LINE):
+            f.grid.memory.undefine(
+                place + byte, (f"{site.place} in CTA {f.cta.index}, warp {f.warp.index}", "discards it")
+            )
+    f.grid.wakeups.changes += 1
+    if f.grid.sink is not None:
+        words = LINE // 8
+        f.grid.sink(Access(f.agent, site, "write", "global", -1, where, 8, words, (0,) * words))
+
+
+@instruction("discard", operands=2, writes=0, family="other")
+def _discard(i: Instruction, w: Translator) -> Effect:
+    only_form(i, "global.L2", "L2")
+    return Effect(discard, [w.pointer(i.operands[0]), w.read(i.operands[1], "u32")])
 
 
 _POLICY = 0x12F0_0000_0000_0000

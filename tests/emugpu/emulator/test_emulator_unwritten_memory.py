@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from native_engine import library
 from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch
 
+from emugpu.check import Checker
 from emugpu.emulator import Device, Fault, TensorMap
 
 GLOBAL = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; ld.global.b32 %r1, [%rd1]; add.s64 %rd0, %rd0, 128;"
@@ -150,3 +152,38 @@ def test_a_word_that_nobody_wrote_is_told_with_its_lane():
     store = f"{SHARED.split('ld.')[0]} setp.ne.u32 %p1, %r0, 21; @%p1 st.shared.b32 [%r4], %r0; bar.warp.sync -1;"
     with pytest.raises(Fault, match=r"(?s)was never written.*lane 21"):
         launch(f"{store} ld.shared.b32 %r1, [%r4]; ret;", module_scope=WORDS)
+
+
+OWN = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; "
+DISCARD = "setp.eq.u32 %p1, %r0, 0; @%p1 discard{space}.L2 [%rd0{line}], 128; "
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("body", "stops", "races"),
+    [
+        (OWN + DISCARD + "bar.sync 0; st.global.b32 [%rd1], 7; ld.global.b32 %r1, [%rd1];", False, False),
+        (OWN + DISCARD + "bar.sync 0; ld.global.b32 %r1, [%rd1]; add.u32 %r1, %r1, 1;", True, False),
+        (OWN + DISCARD + "bar.sync 0; ld.global.b32 %r1, [%rd1+256]; st.global.b32 [%rd1], %r1;", False, False),
+        (OWN + "bar.sync 0; st.global.b32 [%rd1], 7; " + DISCARD + "bar.sync 0;", False, True),
+    ],
+)
+def test_discarded_bytes_are_undefined_until_they_are_written(body, stops, races, native):
+    """PTX ISA, discard: a weak write of values that may differ at each read."""
+    for space in (".global", ""):
+        text = body.format(space=space, line="+128" if races else "") + "ret;"
+        checker = Checker()
+        device = Device(library=library() if native else None)
+        options = dict(threads=64, initial=np.zeros(128), device=device, sinks=[checker])
+        if stops:
+            with pytest.raises(Fault, match=r"is undefined: PTX line .* discards it there"):
+                launch(text, **options)
+        else:
+            launch(text, **options)
+        assert bool(checker.report().errors) == races
+
+
+@pytest.mark.parametrize("where", ["%rd0+64", "%rd0+4096"])
+def test_a_discard_needs_a_line_of_memory(where):
+    with pytest.raises(Fault, match=r"must be 128 at a multiple of 128|outside every allocation"):
+        launch(f"discard.global.L2 [{where}], 128; ret;", initial=np.zeros(64))
