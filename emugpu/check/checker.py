@@ -100,6 +100,7 @@ class _CheckedLaunch:
         launch = event.launch
         names = Names(regions or launch.regions, roles)
         names.dynamic_start = event.dynamic_shared
+        self._values = event.values
         model = self.model = Model(names, prod(launch.cluster), event.allocations, event.sites, event.values, footprint)
         operations = self._operations = AsynchronousOperations(model)
         tensor_maps = self._tensor_maps = TensorMaps(model)
@@ -190,6 +191,8 @@ class _CheckedLaunch:
         self._lanes.meet(event.agent, event.members)
 
     def _waited(self, event: events.Waited) -> None:
+        if not self._values.is_read(event.site.index):
+            return  # the thread does not know whether it has waited (PTX ISA 9.7.13.15.16)
         self._mbarriers.waited(event)
         self._lanes.end_interval(event.agent)
 

@@ -68,6 +68,10 @@ class LoadedValues:
                 found.setdefault(register.slot, []).append((i, position))
         return found
 
+    def is_read(self, index: int) -> bool:
+        """Returns whether any instruction reads a register that holds the first result of an instruction."""
+        return any(register.slot in self._readers for register in self._instructions[index].operands[0].registers())
+
     def reach(self, load: int) -> tuple[Reach | None, ...]:
         """Returns which of `uses` each element of a load reaches: as the data of a store, or as any operand of others.
 

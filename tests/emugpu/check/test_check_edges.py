@@ -65,6 +65,20 @@ def flag_in_shared_memory(form: str) -> str:
     )
 
 
+def wait_without_an_answer(form: str) -> str:
+    """Warp 1 waits for warp 0, in a loop, or without a look at whether it has waited (PTX ISA 9.7.13.15.16)."""
+    one = form.removesuffix(" in a loop") + ".parity.shared::cta.b64 %p3, [bars], 0;"
+    waits = f"AGAIN: {one} @!%p3 bra AGAIN;" if form.endswith("loop") else one
+    signals = only("%lane eq 0", "mbarrier.arrive.shared::cta.b64 _, [bars];")
+    return (
+        ZERO
+        + only("%thread eq 0", initialise(1))
+        + CTA_BARRIER
+        + only("%warp eq 0", WRITE + "bar.warp.sync -1;" + signals)
+        + only("%warp eq 1", waits + READ)
+    )
+
+
 def atomics(form: str) -> str:
     """Both warps add to one word; then one of them only reads and writes it."""
     second = "red.shared.add.u32 [slot], 1;" if form == "both atomic" else "st.shared.b32 [slot], 1;"
@@ -419,6 +433,9 @@ CTA_OF_96 = dict(threads=96, arguments=operands(128))
 EDGES = [
     edge("flag in shared memory", {"fences": "", "no fence": "race-shared", "weak": "race-shared"},
          flag_in_shared_memory),
+    edge("wait without an answer", {
+        "mbarrier.try_wait in a loop": "", "mbarrier.test_wait in a loop": "", "mbarrier.try_wait": "race-shared",
+        "mbarrier.test_wait": "race-shared"}, wait_without_an_answer),
     edge("atomics", {"both atomic": "", "one writes": "race-shared"}, atomics),
     Table("branches", {"form": ("bar.warp.sync", "none")}, lambda s: branches(s.form),
           lambda s: outcome(*(("race-shared", "race-lanes") if s.form == "none" else ())), threads=32),
