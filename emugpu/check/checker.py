@@ -191,7 +191,7 @@ class _CheckedLaunch:
         self._lanes.meet(event.agent, event.members)
 
     def _waited(self, event: events.Waited) -> None:
-        if not self._values.is_read(event.site.index):
+        if not self._values.is_used(event.site.index):
             return  # the thread does not know whether it has waited (PTX ISA 9.7.13.15.16)
         self._mbarriers.waited(event)
         self._lanes.end_interval(event.agent)

@@ -38,6 +38,7 @@ class LoadedValues:
     def __init__(self, instructions: Sequence[Instruction], emitted: Sequence[Emitted | Unsupported]) -> None:
         self._instructions, self._emitted = instructions, emitted
         self._known: dict[int, tuple[Reach | None, ...]] = {}
+        self._used: dict[int, bool] = {}
 
     @cached_property
     def stores(self) -> frozenset[int]:
@@ -68,9 +69,12 @@ class LoadedValues:
                 found.setdefault(register.slot, []).append((i, position))
         return found
 
-    def is_read(self, index: int) -> bool:
-        """Returns whether any instruction reads a register that holds the first result of an instruction."""
-        return any(register.slot in self._readers for register in self._instructions[index].operands[0].registers())
+    def is_used(self, index: int) -> bool:
+        """Returns whether the first result of an instruction reaches anything but arithmetic."""
+        if index not in self._used:
+            reach = self._reach(self._instructions[index].operands[0].registers())
+            self._used[index] = reach is None or any(reach)
+        return self._used[index]
 
     def reach(self, load: int) -> tuple[Reach | None, ...]:
         """Returns which of `uses` each element of a load reaches: as the data of a store, or as any operand of others.

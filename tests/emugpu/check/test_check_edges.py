@@ -67,8 +67,16 @@ def flag_in_shared_memory(form: str) -> str:
 
 def wait_without_an_answer(form: str) -> str:
     """Warp 1 waits for warp 0, in a loop, or without a look at whether it has waited (PTX ISA 9.7.13.15.16)."""
-    one = form.removesuffix(" in a loop") + ".parity.shared::cta.b64 %p3, [bars], 0;"
-    waits = f"AGAIN: {one} @!%p3 bra AGAIN;" if form.endswith("loop") else one
+    name, _, does = form.partition(", ")
+    one = name + ".parity.shared::cta.b64 %p3, [bars], 0;"
+    select = "selp.b32 %r5, 1, 0, %p3;"
+    waits = {
+        "": one,
+        "again": f"AGAIN: {one} @!%p3 bra AGAIN;",
+        "a number again": f"AGAIN: {one} {select} setp.eq.u32 %p4, %r5, 0; @%p4 bra AGAIN;",
+        "a number": one + select,
+        "a branch to the next line": f"{one} @%p3 bra NEXT; NEXT:",
+    }[does]
     signals = only("%lane eq 0", "mbarrier.arrive.shared::cta.b64 _, [bars];")
     return (
         ZERO
@@ -434,8 +442,10 @@ EDGES = [
     edge("flag in shared memory", {"fences": "", "no fence": "race-shared", "weak": "race-shared"},
          flag_in_shared_memory),
     edge("wait without an answer", {
-        "mbarrier.try_wait in a loop": "", "mbarrier.test_wait in a loop": "", "mbarrier.try_wait": "race-shared",
-        "mbarrier.test_wait": "race-shared"}, wait_without_an_answer),
+        "mbarrier.try_wait, again": "", "mbarrier.test_wait, again": "", "mbarrier.try_wait, a number again": "",
+        "mbarrier.try_wait": "race-shared", "mbarrier.test_wait": "race-shared",
+        "mbarrier.try_wait, a number": "race-shared", "mbarrier.try_wait, a branch to the next line": "race-shared",
+    }, wait_without_an_answer),
     edge("atomics", {"both atomic": "", "one writes": "race-shared"}, atomics),
     Table("branches", {"form": ("bar.warp.sync", "none")}, lambda s: branches(s.form),
           lambda s: outcome(*(("race-shared", "race-lanes") if s.form == "none" else ())), threads=32),
