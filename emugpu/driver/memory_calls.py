@@ -21,8 +21,9 @@ MOST_ROWS = 1 << 22
 """The largest number of rows in one copy or fill, because each row is checked."""
 GRANULARITY = 2 << 20
 """The granularity of virtual memory management."""
-_NANS = np.uint32(0x7FFFFFFF), np.uint16(0x7FFF)
-"""What arithmetic makes of a NaN in f32, and in f16 and bf16 (PTX ISA 9.7.3, 9.7.4)."""
+_NANS = (np.uint32(0x7FFFFFFF), 0x7F800000), (np.uint16(0x7FFF), 0x7F80)
+"""What arithmetic makes of a NaN in f32, and in f16 and bf16 (PTX ISA 9.7.3, 9.7.4). What is larger than the second
+number, but for its sign, is a NaN, too."""
 
 
 # ---- allocations ----
@@ -421,6 +422,7 @@ def _look_for_undefined(session: Session, source: tuple[Allocation, int], nbytes
     """
     log, (block, offset) = session.gpu.log, source
     written = _written(source, nbytes)
+    makes_nans = session.gpu.options.uninitialised not in ("zero", "random")
     if written is not None and not written.all():
         first = int(written.argmin())
         missing = nbytes - int(np.count_nonzero(written))
@@ -428,19 +430,27 @@ def _look_for_undefined(session: Session, source: tuple[Allocation, int], nbytes
             f"copies device memory to the program of which {missing} of {nbytes} bytes were never written, the first "
             f"is byte {offset + first} of '{block.name}'"
         )
-        if session.gpu.options.uninitialised not in ("zero", "random"):
+        if makes_nans:
             block.data[offset : offset + nbytes][~written] = REPORTED
-    if log.guessed and any(_holds(block.data[offset : offset + nbytes], nan) for nan in _NANS):
+    if makes_nans and log.guessed and _holds_nans(block.data[offset : offset + nbytes]):
         log.not_looked_at(
             f"whether the program's comparison takes a NaN for right: it has copied NaNs from '{block.name}', and "
             f"{log.guessed} has read memory that was never written, as NaNs"
         )
 
 
-def _holds(data: np.ndarray, nan: np.unsignedinteger) -> bool:
-    """Returns whether a NaN is in memory, at a multiple of its size from the first byte on."""
-    whole = data[: data.size // nan.nbytes * nan.nbytes]
-    return bool((np.frombuffer(whole.tobytes(), nan.dtype) == nan).any())
+def _holds_nans(data: np.ndarray) -> bool:
+    """Returns whether memory holds NaNs as arithmetic makes them, at multiples of their size from the first byte on.
+
+    If other NaNs are there, but for bytes of "report", it is memory of another type, such as f32, whose lower half may
+    be anything.
+    """
+    for nan, infinity in _NANS:
+        numbers = data[: data.size // nan.nbytes * nan.nbytes].view(nan.dtype)
+        nans = numbers[numbers & nan > infinity]
+        if (nans == nan).any() and ((nans == nan) | (nans == ~nan.dtype.type(0))).all():
+            return True
+    return False
 
 
 # ---- copies of rows ----

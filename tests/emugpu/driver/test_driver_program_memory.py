@@ -180,6 +180,32 @@ def test_a_nan_that_passes_the_programs_comparison_is_not_taken_for_right(store,
     assert (verdict == "clean") != any("takes a NaN for right" in reason for _, reason in judged.reasons)
 
 
+@pytest.mark.parametrize(
+    ("uninitialised", "words", "verdict"),
+    [
+        ("report", (0x3F800000, 0x7FFFFFFF, 0xFFFFFFFF), "incomplete"),  # f32
+        ("report", (0x3C003C00, 0x3C007FFF, 0x3C003C00), "incomplete"),  # f16
+        ("report", (0x3F803F80, 0x7FFF3F80, 0x3F80FFFF), "incomplete"),  # bf16
+        ("report", (0x3F807FFF, 0x3F80FFA1, 0x3F801234), "clean"),  # f32
+        ("report", (0x017FFF02, 0x7FFF0301, 0x05FEFF90), "clean"),  # s8
+        ("zero", (0x3F800000, 0x7FFFFFFF, 0xFFFFFFFF), "clean"),  # of the program
+        ("report", (0x7FFF0123, 0xFFF00000, 0x00000001), "clean"),  # s32
+    ],
+)
+def test_numbers_of_other_types_are_not_taken_for_nans(uninitialised, words, verdict):
+    """After a launch that has read unwritten memory, the program copies other memory."""
+    code, log = run_script(
+        f"""
+    multiply, = load({RAGGED.replace("STORE", "@%p0")!r}, "multiply")
+    out, other = upload((c_float * 64)()), upload((c_uint * 3)(*{words}))
+    launch(multiply, 1, 32, out)
+    download(other, c_uint, 3)
+    """,
+        uninitialised=uninitialised,
+    )
+    assert code == 0 and judge(log, "program", "", checked=True).word == verdict
+
+
 def test_what_nothing_has_written_does_not_reach_the_program_as_zeros():
     code, _ = run_script("""
     add, = load(PTX, "add")
