@@ -438,16 +438,17 @@ class Why:
 
 
 def _stored_bytes(access: Access, place: int) -> bytes:
-    """Returns the bytes that a lane stored from a place on."""
+    """Returns the bytes that a lane stored from a place on: the last one of those that stored there."""
     starts = np.atleast_1d(np.asarray(access.where)).astype(np.int64)
     inside = place - starts
     hit = np.flatnonzero((inside >= 0) & (inside < access.nbytes * access.items))
     if not len(hit):
         return b""
     items = access.values if access.items > 1 else (access.values,)
+    lane = hit[-1] if len(starts) > 1 else -1
     data = b""
     for item in items:
-        value = item if isinstance(item, int) else np.asarray(item).reshape(-1)[min(hit[-1], np.size(item) - 1)]
+        value = item if isinstance(item, int) else np.asarray(item).reshape(-1)[min(lane, np.size(item) - 1)]
         data += int(value).to_bytes(access.nbytes, "little") if isinstance(value, int | np.integer) else value.tobytes()
     return data[int(inside[hit[-1]]) :]
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from native_engine import Listener, watched
+from ptx_programs import launch
 
 from emugpu.debug.recording import record
+from emugpu.debug.why import _stored_bytes
+from emugpu.emulator.machine.events import Access
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
 
@@ -29,3 +34,11 @@ def test_a_recording_does_not_depend_on_the_engine(name, schedule, seed):
         assert listener.runs == 0
         seen.append((listener.seen, recording.end, recording.fault))
     assert len(seen[0][0]) > 1000 and seen[0] == seen[1]
+
+
+def test_of_lanes_that_store_at_one_place_the_last_one_wins():
+    seen: list[Any] = []
+    ran = launch("st.global.v2.b32 [%rd0], {%r0, 7};", sinks=[seen.append])
+    [store] = [event for event in seen if isinstance(event, Access) and event.mode == "write"]
+    assert ran.words(2).tolist() == [31, 7]
+    assert np.frombuffer(_stored_bytes(store, ran.out), np.uint32).tolist() == [31, 7]
