@@ -124,7 +124,7 @@ def fits(value: int | float, dtype: DataType) -> bool:
         if float(info.max) * (1 + float(info.eps) / 4) < abs(value) != inf:
             return False
         with np.errstate(invalid="ignore"):
-            held = float(dtype.numpy.type(value))
+            held = float(np.float64(value).astype(dtype.numpy))
         return isnan(held) == isnan(value) and isinf(held) == isinf(value)
     least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)

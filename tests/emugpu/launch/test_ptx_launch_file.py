@@ -237,6 +237,7 @@ def test_a_number_that_a_type_rounds_is_a_value_of_it(tmp_path, dtype, value):
         ("e2m1", 8, False),
         ("e2m1", np.nan, False),
         ("ue8m0", 0, False),
+        ("ue8m0", 1e-300, False),
         ("ue8m0", 3, True),
         ("f32", 1e39, False),
     ],
@@ -255,6 +256,12 @@ def test_values_of_a_file_that_a_type_of_floats_cannot_hold_are_refused(tmp_path
     assert str(error.value) == (
         f"{where}: {tmp_path / 'a.npy'} holds {value:g}, which is no value of {dtype}; save others"
     )
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "ue8m0", "f64"])
+def test_whole_numbers_of_64_bits_in_a_file_are_values_of_a_type_of_floats(tmp_path, dtype):
+    np.save(tmp_path / "a.npy", np.array([1 << 63], np.uint64))
+    assert load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a").astype(np.float64).tolist() == [2.0**63]
 
 
 @pytest.mark.parametrize("key", ["tolerance", "absolute", "relative"])
