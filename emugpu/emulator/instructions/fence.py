@@ -95,15 +95,14 @@ LINE = 128
 def discard(f: Fragment, site: Site, address: Value, nbytes: Value) -> None:
     """Executes ``discard``, a weak write of bytes that nobody knows (PTX ISA 9.7.10, discard)."""
     where = every_lane(f, address)
+    what = f"{site.place} in CTA {f.cta.index}, warp {f.warp.index}", "discards it"
     for position, place in enumerate(where.tolist()):
         if nbytes != LINE or place % LINE:
             message = f"discards {nbytes} bytes at {place:#x}; it must be {LINE} at a multiple of {LINE}"
             raise Fault(message, "alignment", position=position)
         f.grid.memory.find(place, LINE)
         for byte in range(LINE):
-            f.grid.memory.undefine(
-                place + byte, (f"{site.place} in CTA {f.cta.index}, warp {f.warp.index}", "discards it")
-            )
+            f.grid.memory.undefine(place + byte, what)
     f.grid.wakeups.changes += 1
     if f.grid.sink is not None:
         words = LINE // 8

@@ -140,7 +140,7 @@ class Grid:
         """The architecture that is emulated, such as "sm_100"."""
         self.next_granted: Callable[[], int | None] = lambda: None
         self.tried: set[int] = set()
-        """The instructions that wait for an mbarrier, of those that had to wait."""
+        """The instructions `mbarrier.try_wait`, by index, that have met a phase that was not over."""
         self.clock = 0
         self.clock_reads = 0
         self._ids = itertools.count()
