@@ -35,11 +35,11 @@ class Record:
     volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is equal
     for stores of the same values at the same addresses. ``touched`` holds the addresses, and the number of bytes at
     each, of the accesses of threads that the record stands for, or is None if there are many or others. ``values`` is
-    that of a thread's store, as `Access` has it. ``released`` holds releases of some lanes of the agent, if those of
-    the access need them. ``issue`` is the component and time of the thread that issued an asynchronous operation, as
-    agents that follow the issue know them. ``replaced`` holds the components and times of the last writes of other
-    values that a store has replaced. ``is_doubtful``: a store is in no order with a write that an unordered one has
-    replaced.
+    that of a thread's store, as `Access` has it, and ``contents`` what `same_values` makes of it. ``released`` holds
+    releases of some lanes of the agent, if those of the access need them. ``issue`` is the component and time of the
+    thread that issued an asynchronous operation, as agents that follow the issue know them. ``replaced`` holds the
+    components and times of the last writes of other values that a store has replaced. ``is_doubtful``: a store is in no
+    order with a write that an unordered one has replaced.
     """
 
     space: Components
@@ -57,6 +57,7 @@ class Record:
     released: list[LaneRelease] | None = None
     touched: list[tuple[int | NDArray[np.integer], int]] | None = None
     values: Any = None
+    contents: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
     replaced: frozenset[tuple[Components, int, int]] = frozenset()
     is_doubtful: bool = False
     id: int = field(default_factory=count(1).__next__, init=False)

@@ -39,8 +39,10 @@ def _is_one_store(one: Site, other: Site) -> bool:
 def _write_the_same(one: Record, other: Record) -> bool:
     """Returns whether two stores write the same value to each byte that both of them write, if that is known."""
     mine, theirs = _contents(one), _contents(other)
+    if one.stored == other.stored:
+        return one.stored is not None and (mine is None or has_one_value(one))
     if mine is None or theirs is None:
-        return one.stored is not None and one.stored == other.stored
+        return False
     _, at_mine, at_theirs = np.intersect1d(mine[0], theirs[0], return_indices=True)
     return bool((mine[1][at_mine] == theirs[1][at_theirs]).all())
 
@@ -50,6 +52,12 @@ def _contents(store: Record) -> tuple[NDArray[np.int64], NDArray[np.float64]] | 
 
     Returns None if they are not known.
     """
+    if store.contents is None:
+        store.contents = _contents_of(store)
+    return store.contents
+
+
+def _contents_of(store: Record) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
     if store.values is None or store.touched is None or len(store.touched) != 1:
         return None
     [(where, nbytes)] = store.touched
