@@ -264,7 +264,9 @@ class Machine:
         self.engine.settle(fragment)
         if stop.reason.name == "HAD_TURN":
             return self._had_turn(fragment)
-        if stop.reason.name == "EXITS":
+        if stop.reason.name == "STANDS_BY":
+            self._stand_by(fragment)
+        elif stop.reason.name == "EXITS":
             self._stop(fragment, EXIT)
         elif stop.reason.name == "ARRIVES":
             self._stop(fragment, fragment.block)
@@ -389,11 +391,15 @@ class Machine:
         else:
             self.patience.suspects.pop(fragment.agent, None)
         if fragment.streak >= SLICE or self.grid.clock_reads != reads:
-            fragment.streak = FIRST_LOOK
-            self.standby.preempted.append(fragment)
+            self._stand_by(fragment)
         else:
             self.wakeups.start(fragment)
         return False
+
+    def _stand_by(self, fragment: Fragment) -> None:
+        """Lets everything else run before a fragment that has run for long."""
+        fragment.streak = FIRST_LOOK
+        self.standby.preempted.append(fragment)
 
     def _polls(self, fragment: Fragment, watch: Watch) -> bool | None:
         """Runs one window and watches. Returns True if the loop came round with nothing changed, None if it stopped."""

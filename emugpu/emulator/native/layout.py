@@ -406,6 +406,8 @@ class StopReason(IntEnum):
     """
     STRANGER = 14
     """The next fragment is one that only Python knows."""
+    STANDS_BY = 15
+    """The fragment has run for long without a wait, and does more than poll."""
 
 
 class Result(Counted):

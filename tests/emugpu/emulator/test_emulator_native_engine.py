@@ -218,6 +218,22 @@ def test_long_loops(monkeypatch, name, schedule, seed):
     )
 
 
+@pytest.mark.parametrize("rounds", [1250, 2500])
+@pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 4)])
+def test_a_long_loop_gives_way_natively_and_ends_so_after_it_might_have(monkeypatch, rounds, schedule, seed):
+    """Both warps of a CTA count how many ended before them; the second one has fewer rounds, and may overtake."""
+    monkeypatch.setattr(machine, "SLICE", 1024)
+    loop = f"""
+    st.global.u32 [%rd0+32768], 0; bar.sync 0;
+    setp.lt.u32 %p2, %r0, 32; selp.u32 %r3, {rounds}, 950, %p2; mov.b32 %r1, 0;
+    LOOP: st.global.u32 [%rd1+4096], %r1; add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %r3; @%p1 bra LOOP;
+    atom.global.add.u32 %r2, [%rd0+32768], 1; st.global.u32 [%rd1], %r2; ret;
+    """
+    found = same(source(f"{PREFIX} {loop}", WORDS), schedule=schedule, seed=seed, threads=64)
+    stops = found["stops"]
+    assert StopReason.HAD_TURN not in stops and (stops[StopReason.STANDS_BY] or rounds == 1250)
+
+
 @pytest.fixture
 def windows(monkeypatch) -> Counter[bool]:
     """Counts the windows that are offered to the native engine, by whether it takes them."""

@@ -78,7 +78,7 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
     """
     var blocks = look(c, WINDOW_BLOCKS)
     var start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
-    if blocks == 0 or start < 0 or look(f, FRAGMENT_STREAK) + blocks >= look(c, SLICE):
+    if blocks == 0 or start < 0:
         return STOP_REFUSED
     var file = f.unsafe_bitcast[Bytes]()[]
     var slots = look(c, ROWS)
@@ -165,6 +165,8 @@ def turn(c: Bytes, number: Int) -> Int:
         note_run(c, f)
         if goes_on(c, f, status):
             note(f, FRAGMENT_BLOCK, look(out, RESULT_FOLLOWING))
+            if look(f, FRAGMENT_STREAK) >= look(c, SLICE):
+                return STOP_STANDS_BY
             push(c, number)
             return STOP_STOPPED
     block = look(out, RESULT_BLOCK)
