@@ -168,6 +168,7 @@ def _plan_of(name: str, guarded: bool, negated: bool, imm: int) -> NativePlan:
         literals=np.zeros((0, ROW_BYTES), np.uint8),
         filled=lambda f: (),
         filled_rows=[],
+        cta_rows=None,
         accesses={},
         live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
         barriers=[],

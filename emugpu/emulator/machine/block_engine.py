@@ -18,12 +18,15 @@ from emugpu.emulator.machine.state import Fragment
 class Stop:
     """Why native turns have ended.
 
-    turns: how many were begun. reason: the engine's reason. fragment: the fragment whose turn goes on in Python, or
+    turns: how many were begun. starts: how many clusters the engine has started, each when the one before it had ended;
+    since: the turns since then. reason: the engine's reason. fragment: the fragment whose turn goes on in Python, or
     None. piece: where in its block the turn goes on. blocks, ran: how many blocks this turn may have, and how many it
     has run. changes: the machine's count of changes before this turn.
     """
 
     turns: int
+    starts: int = 0
+    since: int = 0
     reason: Any = None
     fragment: Fragment | None = None
     piece: int = 0
@@ -50,8 +53,13 @@ class BlockEngine(Protocol):
     def may_begin(self, f: Fragment) -> bool:
         """Returns whether native turns may begin with a fragment."""
 
-    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
-        """Gives the ready fragments turns of `blocks` blocks each, in order. Returns None if it has done nothing."""
+    def take_turns(
+        self, ready: deque[Fragment], starts: int, turns: int, blocks: int, window: int, slice: int
+    ) -> Stop | None:
+        """Gives the ready fragments turns of `blocks` blocks each, in order. Returns None if it has done nothing.
+
+        starts: how many clusters of one CTA it may start, each when the one before it has ended, or 0.
+        """
 
     def take_random_turns(
         self,

@@ -147,6 +147,12 @@ class Clusters:
     def can_start(self) -> bool:
         return bool(self.launched)
 
+    @property
+    def in_row(self) -> int:
+        """The number of clusters that have not started, if they start in the order of their numbers; or else 0."""
+        in_order = isinstance(self._numbers, range) and self._numbers.step == 1
+        return len(self.launched) + self.left if in_order else 0
+
     def start(self) -> int:
         """Returns the number of the cluster to run next."""
         return self.launched.popleft()

@@ -92,6 +92,8 @@ class Machine:
         self._random = schedule if isinstance(schedule, RandomSchedule) else None
         self.patience = Patience(grid, clusters)
         self.standby = Standby(grid, clusters, self.patience, Spinning(self), self._in_order, self._start_cluster)
+        self._starting: Cluster | None = None
+        """The cluster that has just started, of which nothing has run."""
         self.watched = False
         """Whether each turn is watched: it runs in Python, and has its usual length."""
         self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
@@ -157,6 +159,7 @@ class Machine:
     def turn(self, fragment: Fragment) -> None:
         """Gives a fragment a turn."""
         changes = self.wakeups.changes
+        self._starting = None
         if not self._run(fragment) or self.wakeups.changes != changes:
             self.standby.progress += 1
 
@@ -185,6 +188,7 @@ class Machine:
         grid = self.grid
         cluster = Cluster(grid, self.clusters.start())
         self.clusters.running.append(cluster)
+        self._starting = cluster
         self.standby.event_from_outside()
         grid.counters.clusters_launched += 1
         grid.counters.ctas += len(cluster.ctas)
@@ -235,6 +239,7 @@ class Machine:
         before: turns since the last check of the limits. Together with the new ones they must not exceed the limit.
         first: the fragment whose turn it is.
         """
+        starting, self._starting = self._starting, None
         if self.engine is None or not self.engine.may_begin(first):
             return 0
         most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, self.standby.turns_left())
@@ -246,10 +251,15 @@ class Machine:
             can_start, woken = bool(self.clusters.launched), self.standby.woken
             stop = self.engine.take_random_turns(first, self.wakeups.ready, self._random, can_start, woken, *about)
         else:
-            stop = self.engine.take_turns(self.wakeups.ready, *about)
+            stop = self.engine.take_turns(self.wakeups.ready, self._starts_after(starting), *about)
         if stop is None:
             return 0
-        self.standby.had_turns(max(stop.turns, 1))
+        if stop.starts:
+            self.standby.had_turns(stop.turns - stop.since)
+            self._take_starts(stop.starts)
+            self.standby.had_turns(stop.since)
+        else:
+            self.standby.had_turns(max(stop.turns, 1))
         fragment = stop.fragment
         self.standby.progress += stop.turns
         if fragment is not None:
@@ -257,6 +267,34 @@ class Machine:
             if not self._go_on(fragment, stop) or self.wakeups.changes != stop.changes:
                 self.standby.progress += 1
         return max(stop.turns, 1)
+
+    def _starts_after(self, starting: Cluster | None) -> int:
+        """Returns how many clusters the engine may start by itself after one of which nothing has run.
+
+        Only such clusters may start that are one CTA each, wait for nothing but the end of the one before, and keep
+        nothing but registers and shared memory.
+        """
+        code = self.code
+        keeps = self.grid.sink is not None or code.uses_launch_control or code.uses_tensor_memory or code.local_bytes
+        if starting is None or keeps or self.clusters.size > 1 or not self.standby.is_empty:
+            return 0
+        return self.clusters.in_row if self.clusters.running == [starting] else 0
+
+    def _take_starts(self, times: int) -> None:
+        """Takes over that the engine has ended the only running cluster and started the next one, so many times."""
+        clusters, counters = self.clusters, self.grid.counters
+        (cluster,) = clusters.running
+        for _ in range(times):
+            clusters.end(cluster)
+            cluster.number = clusters.start()
+            clusters.running.append(cluster)
+        cluster.become(cluster.number)
+        counters.clusters_launched += times
+        counters.ctas += times
+        counters.warps_finished += times * len(cluster.ctas[0].warps)
+        self.standby.event_from_outside()
+        self.standby.progress += times
+        self._report()
 
     def _go_on(self, fragment: Fragment, stop: Stop) -> bool:
         """Finishes a turn that the engine began. Returns whether the fragment only polled."""

@@ -101,6 +101,11 @@ class Standby:
         """Handles a fragment that only polls. ``what`` describes the accesses of its loop."""
         self.pollers.append(_Poller(fragment, self.progress, what))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no warp stands by."""
+        return not (self.pollers or self.preempted or self._ready)
+
     # ---- who comes back ----
 
     def carry_on(self) -> bool:

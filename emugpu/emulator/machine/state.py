@@ -193,9 +193,7 @@ class Cluster:
 
     def __init__(self, grid: Grid, number: int):
         self.grid = grid
-        self.number = number
-        across, down, _ = grid.launch.clusters
-        self.index = (number % across, number // across % down, number // (across * down))
+        self._be(number)
         self.in_flight = 0
         """Asynchronous operations in flight."""
         self.barrier = CountingBarrier("the cluster barrier", CLUSTER_BARRIER, grid.wakeups, self._completed(grid))
@@ -209,6 +207,20 @@ class Cluster:
             for y in range(shape[1])
             for x in range(shape[0])
         ]
+
+    def _be(self, number: int) -> None:
+        self.number = number
+        across, down, _ = self.grid.launch.clusters
+        self.index = (number % across, number // across % down, number // (across * down))
+
+    def become(self, number: int) -> None:
+        """Makes the only CTA of the cluster, of which nothing has run, that of another cluster."""
+        self._be(number)
+        cta = self.ctas[0]
+        cta.index, cta.sm = self.index, number % self.grid.sms
+        for warp in cta.warps:
+            for f in warp.fragments:
+                f.forget_agent()
 
     def _completed(self, grid: Grid) -> Callable[[CountingBarrier], None] | None:
         if grid.sink is None:
@@ -532,6 +544,10 @@ class Fragment:
         if self._agent is None:
             self._agent = Agent(self.cta.cluster.number, self.cta.rank, self.warp.index, self.mask)
         return self._agent
+
+    def forget_agent(self) -> None:
+        """Lets the identity be found anew, because the cluster has another number."""
+        self._agent = None
 
     @property
     def polls(self) -> bool:

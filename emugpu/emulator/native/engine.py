@@ -102,9 +102,14 @@ class NativeEngine(FragmentRunner):
             return False
         return True
 
-    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
+    def take_turns(
+        self, ready: deque[Fragment], starts: int, turns: int, blocks: int, window: int, slice: int
+    ) -> Stop | None:
         """Gives fragments at most ``turns`` turns, first come, first served, until one of them needs Python. Returns
         None, with nothing done, if the first one does.
+
+        starts: above 0 if the fragments are the warps of the only CTA that runs, which starts; then so many CTAs may
+        start natively after it, each when the one before it has ended.
 
         A turn has at most ``blocks`` blocks. In the ``window`` of blocks after it the engine detects whether a loop
         only polls (0: Python does that). After ``slice`` blocks without a wait a fragment is deferred.
@@ -123,6 +128,8 @@ class NativeEngine(FragmentRunner):
         c[Context.HEAD], c[Context.TAIL], c[Context.CLOSED_AT] = 0, given, -1 if is_open else given
         c[Context.IS_RANDOM], c[Context.TURN_BLOCKS], c[Context.FIRST_LOOK] = 0, blocks, blocks
         c[Context.WINDOW_BLOCKS], c[Context.SLICE] = window, slice
+        if starts and is_open and self._plan.cta_rows is not None:
+            self._let_start(starts, ready[0].cta, given)
         for _ in range(given):
             ready.popleft()
         taken, result = self._give_turns(turns, now)
@@ -188,7 +195,17 @@ class NativeEngine(FragmentRunner):
         c = self._place.context
         c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = c[Context.JOIN_COUNT] = 0
         c[Context.FREE_JOIN] = -1
+        c[Context.STARTS] = c[Context.STARTED] = c[Context.LAST_START] = 0
         return _Participants()
+
+    def _let_start(self, starts: int, cta: Cta, warps: int) -> None:
+        """Lets native code start CTAs after this one, which starts, too, and is the only one that runs."""
+        c, rows = self._place.context, self._plan.cta_rows
+        assert rows is not None
+        about = (warps, *cta.index, *self._grid.launch.grid[:2], *rows)
+        c[Context.STARTS] = starts
+        c[Context.FIRST_COUNT : Context.ROW_Z + 1] = array("q", about)
+        self._place.ctas[CTA_FIELDS : 2 * CTA_FIELDS] = self._place.ctas[:CTA_FIELDS]
 
     def _add_strangers(self, fragments: Collection[Fragment], now: _Participants) -> int:
         """Passes the roots of the priorities of fragments. Returns the number of the first one."""
@@ -219,6 +236,7 @@ class NativeEngine(FragmentRunner):
         while True:
             if c[Context.FREE_COUNT] < ROOM:
                 self._files.grow()
+            c[Context.TURNS_BEFORE] = taken
             result = self._call_native(turns - taken)
             taken += result[Result.TURNS]
             status, number = result[Result.STATUS], result[Result.CURRENT]
@@ -237,12 +255,14 @@ class NativeEngine(FragmentRunner):
 
     def _stop(self, now: _Participants, taken: int, result: list[int], before: int) -> Stop:
         """Returns why turns have ended. before: the machine's count of changes before the last turn."""
+        c = self._place.context
+        starts = c[Context.STARTED], taken - c[Context.LAST_START]
         current = now.objects.get(result[Result.CURRENT])
         if current is None:
-            return Stop(taken)
+            return Stop(taken, *starts)
         ran = self._table[FIELDS * current.native.number + Field.RAN]
-        blocks, reason = self._place.context[Context.TURN_BLOCKS], StopReason(result[Result.STATUS])
-        return Stop(taken, reason, current, result[Result.FOLLOWING], blocks, ran, before)
+        blocks, reason = c[Context.TURN_BLOCKS], StopReason(result[Result.STATUS])
+        return Stop(taken, *starts, reason, current, result[Result.FOLLOWING], blocks, ran, before)
 
     def _look_at_turns(self, taken: int, strangers: int) -> None:
         """Makes fragments run one by one for a while, longer each time, if calls give few turns."""

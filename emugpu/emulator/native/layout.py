@@ -134,6 +134,23 @@ class Context(Counted):
     STRANGERS = auto()
     """The roots of the priorities of fragments that only Python knows. The first of them is -1 in the queue, and so on.
     """
+    STARTS = auto()
+    """How many CTAs may start natively, each when the one before it has ended and nothing else runs."""
+    STARTED = auto()
+    """How many have, and how many turns, of which so many were given by earlier calls, came before the last one."""
+    LAST_START = auto()
+    TURNS_BEFORE = auto()
+    FIRST_COUNT = auto()
+    """The warps of a CTA. Their fragments come first in the queue, and the CTA at its start is the second in `CTAS`."""
+    CTA_X = auto()
+    """%ctaid of the running CTA, two sizes of the grid, and the rows of %ctaid, each with its kind, or -1."""
+    CTA_Y = auto()
+    CTA_Z = auto()
+    GRID_X = auto()
+    GRID_Y = auto()
+    ROW_X = auto()
+    ROW_Y = auto()
+    ROW_Z = auto()
 
 
 class Mark(IntEnum):

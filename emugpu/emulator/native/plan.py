@@ -8,6 +8,7 @@ begin with accumulators of wgmma, which Python puts into the registers before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,9 @@ from emugpu.emulator.translate.cfg import (
 
 SHORTEST = 12
 """Instructions of the shortest native piece in a block that Python runs otherwise: shorter ones are faster there."""
+CTA_INDEX = [f"f.cta.index[{axis}]" for axis in range(3)]
+OF_ALL_CTAS = re.compile(r"f\.cta\.(rank|window|warps|cluster\.ctas)\b")
+"""What all CTAs have in common that are alone in their clusters."""
 MOST = 0xFFFE
 """Most rows and most locations, because their numbers have 16 bits."""
 
@@ -101,6 +105,10 @@ class NativePlan:
     """Returns the values of a fragment's special registers and variables' addresses."""
     filled_rows: list[tuple[int, int]]
     """The rows of these values, each with its kind."""
+    cta_rows: list[int] | None
+    """The rows of %ctaid.x, .y and .z, with their kinds in the upper 16 bits, or -1. None if a register is live where a
+    warp starts, or if another of these values depends on the CTA.
+    """
     live_rows: list[list[tuple[int, int, int]]]
     """(slot, row, kind) of the registers that have rows and are live, at each location."""
     needs_all: list[bool]
@@ -408,6 +416,7 @@ class Planner:
             literals=literals,
             filled=filled,
             filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
+            cta_rows=None if self._blocks[0].live_in else _cta_rows(rows),
             live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],
             needs_all=[
                 bool(several) and set(at) <= {row for _, row, _ in several[0].needs}
@@ -436,3 +445,14 @@ class Planner:
             parts.append(part)
         for piece, function in zip(pieces, self._write_pieces(number, parts), strict=True):
             piece.function = function
+
+
+def _cta_rows(rows: Rows) -> list[int] | None:
+    """Returns the rows of %ctaid, as in `NativePlan`."""
+    found = [-1, -1, -1]
+    for (text, kind), row in rows.expressions.items():
+        if text in CTA_INDEX and found[CTA_INDEX.index(text)] < 0:
+            found[CTA_INDEX.index(text)] = row | kind << 16
+        elif "f.cta" in OF_ALL_CTAS.sub("", text):
+            return None
+    return found

@@ -114,9 +114,15 @@ def bury(c: Bytes, number: Int):
     if look(f, FRAGMENT_HAS_OBJECT) != 0:
         touch(c, number)
     else:
-        var left = look(c, FREE_COUNT)
-        set[DType.int32](pointer(c, FREE), 4 * left, Int32(number))
-        note(c, FREE_COUNT, left + 1)
+        give_back(c, number)
+
+
+@inline(.always)
+def give_back(c: Bytes, number: Int):
+    """Makes the number of a fragment free."""
+    var left = look(c, FREE_COUNT)
+    set[DType.int32](pointer(c, FREE), 4 * left, Int32(number))
+    note(c, FREE_COUNT, left + 1)
 
 
 @inline(.never)

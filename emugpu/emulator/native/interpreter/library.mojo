@@ -68,7 +68,10 @@ def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
             note(c, HEAD, head + 1)
         taken += 1
         before = look(c, CHANGES)
+        var started = look(c, STARTED)
         answer = turn(c, current)
+        if look(c, STARTED) != started:
+            note(c, LAST_START, look(c, TURNS_BEFORE) + taken)
         if answer != STOP_STOPPED:
             break
         answer = STOP_TURNS_OVER

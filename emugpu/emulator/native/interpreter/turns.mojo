@@ -8,6 +8,7 @@ from .trace import *
 from .fragments import *
 from .draws import *
 from .run_blocks import *
+from .starts import *
 
 
 @inline(.always)
@@ -40,14 +41,16 @@ def waits(c: Bytes, number: Int):
 
 @inline(.never)
 def leave(c: Bytes, number: Int) -> Bool:
-    """Lets a whole warp exit, if that ends nothing and no fragment waits for its arrival; otherwise Python must do
-    it.
+    """Lets a whole warp exit, if no fragment waits for its arrival, and the next CTA can start once its own has ended.
+    Otherwise Python must do it.
     """
     var f = fragment(c, number)
     var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
     var mask = look(f, FRAGMENT_MASK)
     var left = look(cta, CTA_ALIVE) - Int(pop_count(UInt32(mask)))
-    if mask != look(f, FRAGMENT_ALIVE) or look(f, FRAGMENT_JOIN) != -1 or left == 0 or look(cta, CTA_IS_QUIET) == 0:
+    if mask != look(f, FRAGMENT_ALIVE) or look(f, FRAGMENT_JOIN) != -1 or look(cta, CTA_IS_QUIET) == 0:
+        return False
+    if left == 0 and look(c, STARTS) == 0:
         return False
     for k in range(NAMED_BARRIERS):
         if look(cta, CTA_BARRIERS + BARRIER_FIELDS * k + BARRIER_ARRIVED) > 0:
@@ -57,6 +60,8 @@ def leave(c: Bytes, number: Int) -> Bool:
     note(c, CHANGES, look(c, CHANGES) + 1)
     note(f, FRAGMENT_STATE, STATE_LEFT)
     touch(c, number)
+    if left == 0:
+        start_next(c)
     return True
 
 
