@@ -9,6 +9,7 @@ import pytest
 from native_engine import Kept, library, watched
 from ptx_programs import WORDS, module_of, source
 
+from emugpu.emulator.machine import machine
 from emugpu.emulator.native.layout import StopReason
 
 GRID, THREADS = (3, 2, 5), 64
@@ -88,3 +89,18 @@ def test_a_limit_of_steps_is_reached_by_the_same_cta(most):
     expected = outcome(text, False, max_steps=most)
     assert "its limit (max_steps)" in expected["error"]
     assert outcome(text, True, max_steps=most) == expected
+
+
+def test_no_cta_gives_way_because_the_one_before_has_run_for_long(monkeypatch):
+    """Both warps count how many ended before them; the second one of each other CTA has one round."""
+    monkeypatch.setattr(machine, "SLICE", 1024)
+    loop = """
+    setp.lt.u32 %p1, %r0, 32; and.b32 %r2, %r25, 1; setp.eq.or.u32 %p1, %r2, 1, %p1; selp.u32 %r3, 900, 1, %p1;
+    mov.b32 %r1, 0; LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %r3; @%p1 bra LOOP;
+    atom.global.add.u32 %r1, [%rd0+32768], 1; st.global.u32 [%rd1], %r1; ret;
+    """
+    text = source(f"{NUMBER} {loop}", WORDS)
+    expected = outcome(text, False)
+    with watched() as stops:
+        assert outcome(text, True) == expected
+    assert "error" not in expected and stops[StopReason.STANDS_BY] == 0

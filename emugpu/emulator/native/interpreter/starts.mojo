@@ -7,7 +7,9 @@ from .fragments import *
 
 @inline(.never)
 def start_next(c: Bytes):
-    """Starts the next CTA in the place of the one that has ended, with the numbers of its first fragments."""
+    """Starts the next CTA in the place of the one that has ended, with the numbers of its first fragments. All joins
+    have completed, because only whole warps exit natively, outside all joins.
+    """
     note(c, STARTS, look(c, STARTS) - 1)
     note(c, STARTED, look(c, STARTED) + 1)
     for k in range(look(c, TOUCHED_COUNT)):
@@ -16,8 +18,6 @@ def start_next(c: Bytes):
         if look(fragment(c, number), FRAGMENT_HAS_OBJECT) == 0:
             give_back(c, number)
     note(c, TOUCHED_COUNT, 0)
-    note(c, JOIN_COUNT, 0)
-    note(c, FREE_JOIN, -1)
     var cta = pointer(c, CTAS)
     for k in range(CTA_FIELDS):
         note(cta, k, look(cta, CTA_FIELDS + k))
@@ -37,13 +37,10 @@ def start_next(c: Bytes):
 
 @inline(.always)
 def start(c: Bytes, number: Int):
-    """Makes a fragment a warp that starts. No register is live then."""
+    """Makes a fragment that has exited, split or merged a warp that starts. No register is live then."""
     var f = fragment(c, number)
     new_stamp(c, f)
-    note(f, FRAGMENT_ALIVE, look(f, FRAGMENT_MASK))
     note(f, FRAGMENT_BLOCK, 0)
-    note(f, FRAGMENT_START, -1)
-    note(f, FRAGMENT_RAN, 0)
     note(f, FRAGMENT_LOCATION, 0)
     note(f, FRAGMENT_STREAK, 0)
     note(f, FRAGMENT_STATE, STATE_READY)
