@@ -44,7 +44,6 @@ def start(c: Bytes, number: Int):
     note(f, FRAGMENT_LOCATION, 0)
     note(f, FRAGMENT_STREAK, 0)
     note(f, FRAGMENT_STATE, STATE_READY)
-    note(f, FRAGMENT_BARRIER, -1)
     note(f, FRAGMENT_IS_COMPLETE, 1)
     touch(c, number)
     var file = f.unsafe_bitcast[Bytes]()[]
