@@ -115,12 +115,13 @@ def _request(mode: Swizzle, major: str, start: int, base: int) -> tuple[int, int
 
 def _read_operands(outputs: Outputs) -> dict[str, Any]:
     """Returns, by request, the byte offsets of A(0, 0), A(0, 8), A(1, 0), A(8, 0), A(32, 0) from the boundary."""
-    from emugpu.emulator.units.wgmma import from_registers
+    from emugpu.emulator.units.warp_mma import from_registers
+    from emugpu.emulator.units.wgmma import d_fragment
 
     answer = {}
     for request, fragment in zip(REQUESTS, outputs["all"]["report"], strict=True):
         warps = fragment.reshape(N // 2, 4, 32).astype(np.uint32)
-        a = np.concatenate([from_registers(warps[:, w]) for w in range(4)])
+        a = np.concatenate([from_registers(warps[:, w], d_fragment(N)) for w in range(4)])
         mode, major, start, base = request
         name = f"{mode.name} {major}-major, start {start}, base offset {base}"
         answer[name] = [int(2 * a[place]) for place in ((0, 0), (0, 8), (1, 0), (8, 0), (32, 0))]

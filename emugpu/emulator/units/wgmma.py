@@ -20,6 +20,7 @@ from emugpu.emulator.units import numerics, sparsity, sums
 from emugpu.emulator.units.formats import ELEMENT_BITS
 from emugpu.emulator.units.mma import MmaUnit
 from emugpu.emulator.units.operands import PANEL_SLICES, SLICE, Operand, operand
+from emugpu.emulator.units.warp_mma import Matrix, from_registers, to_registers
 
 M = 64
 WARP_ROWS = 16
@@ -109,15 +110,16 @@ class Accumulator:
     def set_rows(self, warp: int, bits: NDArray[np.uint32]) -> None:
         """Sets the rows of one of the four warps from its registers [N / 2, 32]; for f16 results, [N / 4, 32]."""
         self.flush()
-        if self.d_type == "f16":
-            bits = unpack_halves(bits)
-        self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = from_registers(bits).view(np.float32)
+        rows = from_registers(bits, d_fragment(self.n, self.d_type))
+        numbers = numerics.f16_to_f32(rows) if self.d_type == "f16" else rows.view(np.float32)
+        self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = numbers
 
     def rows(self, warp: int) -> NDArray[np.uint32]:
         """Returns the registers [N / 2, 32] of one of the four warps; for f16 results, [N / 4, 32]."""
         self.flush()
-        registers = to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
-        return pack_halves(registers) if self.d_type == "f16" else registers
+        rows = self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)]
+        bits = numerics.f32_to_f16_storage(rows) if self.d_type == "f16" else rows.view(np.uint32)
+        return to_registers(bits, d_fragment(self.n, self.d_type))
 
     def add(
         self,
@@ -206,37 +208,18 @@ class Accumulator:
         self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
 
 
-def unpack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Converts pairs of f16 [n, 32] to f32 bits [2 n, 32], the low half first."""
-    halves = np.stack([registers & 0xFFFF, registers >> 16], axis=1).reshape(-1, registers.shape[1])
-    return numerics.f16_to_f32(halves.astype(np.uint16)).view(np.uint32)
+def d_fragment(n: int, d_type: str = "f32") -> Matrix:
+    """Returns the place of D of one warp in its registers: [N / 2, 32], or [N / 4, 32] of f16 (PTX ISA 9.7.15.5.1.1).
 
-
-def pack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Packs f32 bits of numbers that f16 holds into pairs, as the inverse of `unpack_halves`."""
-    halves = numerics.f32_to_f16_storage(np.ascontiguousarray(registers).view(np.float32))
-    return (halves[0::2] | halves[1::2] << 16).astype(np.uint32)
-
-
-def to_registers(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Converts D of one warp [16, N] to registers [N / 2, 32 threads] (PTX ISA 9.7.15.5.1.1).
-
-    Register i of thread t: row t / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4) + i % 2.
+    It is that of C and D in mma.sync, for 16 rows and N columns.
     """
-    n = rows.shape[1]
-    return rows.reshape(2, 8, n // 8, 4, 2).transpose(2, 0, 4, 1, 3).reshape(n // 2, 32)
-
-
-def from_registers(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Converts registers to D of one warp, as the inverse of `to_registers`."""
-    n = 2 * registers.shape[0]
-    return registers.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(2 * 8, n)
+    bits = 16 if d_type == "f16" else 32
+    return Matrix("c", WARP_ROWS, n, bits, n * bits // 64)
 
 
 def a_from_registers(registers: NDArray[np.uint32]) -> NDArray[np.complex128]:
-    """Converts A of one warp from 4 registers of 32 threads to chunks [16 rows, 2] (PTX ISA 9.7.15.5.1.1).
+    """Converts A of one warp from 4 registers of 32 threads to chunks [16 rows, 2].
 
-    Half h of register j of thread t: row t / 4 + 8 * (j % 2), k = 2 * (t % 4) + h + 8 * (j / 2).
+    Whatever its type, its bytes lie as those of an A of 16 bits in mma.sync (PTX ISA 9.7.15.5.1.1).
     """
-    ordered = registers.reshape(2, 2, 8, 4).transpose(1, 2, 0, 3)
-    return np.ascontiguousarray(ordered).reshape(WARP_ROWS, 8).view(CHUNK_DTYPE)
+    return from_registers(registers, Matrix("a", WARP_ROWS, 16, 16, len(registers))).view(CHUNK_DTYPE)

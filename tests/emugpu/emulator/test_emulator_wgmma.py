@@ -13,7 +13,8 @@ from conformance.ptx import copy_in, descriptor, kernel, wgmma, with_start
 from conformance.tile import TileProduct
 from emugpu.emulator import Deadlock, Device, Fault, Module, Swizzle
 from emugpu.emulator.units import sums
-from emugpu.emulator.units.wgmma import from_registers, to_registers
+from emugpu.emulator.units.warp_mma import from_registers, to_registers
+from emugpu.emulator.units.wgmma import d_fragment
 
 WIDTHS = {"none": 8, "32B": 16, "64B": 32, "128B": 64}
 """Smallest N of an MN-major B: the span of the swizzle."""
@@ -93,7 +94,7 @@ def test_descriptors_name_the_bytes_of_the_canonical_layouts():
         span = mode.span_bytes
         leading, stride = (1024, 128) if mode is Swizzle.NONE else (16 * span, 8 * span)
         warps = fragment.reshape(8, 4, 32).astype(np.uint32)
-        found = 2 * np.concatenate([from_registers(warps[:, w]) for w in range(4)])
+        found = 2 * np.concatenate([from_registers(warps[:, w], d_fragment(16)) for w in range(4)])
         for mn in (0, 1, 7, 8, 31, 32, 63):
             for k in (0, 1, 7, 8, 15):
                 plain = start + operand_byte(mn, k, major, name, leading, stride)
@@ -103,11 +104,11 @@ def test_descriptors_name_the_bytes_of_the_canonical_layouts():
 
 def test_registers_hold_the_fragment_of_the_isa():
     rows = np.arange(16 * 24, dtype=np.uint32).reshape(16, 24)
-    registers = to_registers(rows)
+    registers = to_registers(rows, d_fragment(24))
     for i in range(12):
         for t in range(32):
             assert registers[i, t] == rows[t // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (t % 4) + i % 2]
-    assert (from_registers(registers) == rows).all()
+    assert (from_registers(registers, d_fragment(24)) == rows).all()
 
 
 # ---- small programs: one 64 x 8 x 16 product of f16, registers %d0 .. %d3 ----
