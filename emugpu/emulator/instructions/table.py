@@ -26,6 +26,7 @@ from emugpu.emulator.ptx.ast import (
     Register,
     Symbol,
     Vector,
+    WithoutRegisters,
 )
 
 
@@ -60,14 +61,11 @@ class Translator(Protocol):
 
 
 @dataclass(frozen=True)
-class Temporary:
+class Temporary(WithoutRegisters):
     """A place for a value between two micro-operations of an instruction, which may have several."""
 
     is_wide: bool = False
     number: int = 0
-
-    def registers(self) -> list[Register]:
-        return []
 
 
 @dataclass(frozen=True)

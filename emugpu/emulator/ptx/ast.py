@@ -37,18 +37,22 @@ class Negated:
         return [self.register]
 
 
-@dataclass(frozen=True)
-class Special:
-    """A special register such as ``%tid.x``."""
-
-    name: str
+class WithoutRegisters:
+    """An operand that names no register."""
 
     def registers(self) -> list[Register]:
         return []
 
 
 @dataclass(frozen=True)
-class Immediate:
+class Special(WithoutRegisters):
+    """A special register such as ``%tid.x``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Immediate(WithoutRegisters):
     """A literal. A floating-point literal has its bit pattern as value, and its width in ``float_bits`` (32 or 64).
 
     One of 64 bits takes the type of the instruction.
@@ -57,29 +61,20 @@ class Immediate:
     value: int
     float_bits: int = 0
 
-    def registers(self) -> list[Register]:
-        return []
-
 
 @dataclass(frozen=True)
-class Symbol:
+class Symbol(WithoutRegisters):
     """The address of a variable, parameter or function, plus a byte offset."""
 
     name: str
     offset: int = 0
 
-    def registers(self) -> list[Register]:
-        return []
-
 
 @dataclass(frozen=True)
-class Label:
+class Label(WithoutRegisters):
     """A branch target, unresolved until its scope is complete."""
 
     name: str
-
-    def registers(self) -> list[Register]:
-        return []
 
 
 @dataclass(frozen=True)
@@ -116,11 +111,8 @@ class Dual:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Sink(WithoutRegisters):
     """The destination ``_``, which drops the result."""
-
-    def registers(self) -> list[Register]:
-        return []
 
 
 # Each has ``registers()``, which returns every register that it names.
