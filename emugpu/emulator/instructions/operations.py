@@ -157,7 +157,8 @@ def _operations() -> list[MicroOperation]:
     add("lop3.b32", "u32", "u32 u32 u32", "lop3(a, b, c, imm)", table)
     add("prmt.b32", "u32", "u32 u32 u32", "prmt(a, b, c)", "permute_bytes(a, b, c)")
     for half in ("bf16", "f16"):
-        add(f"pack.{half}x2", "u32", "u32 u32", f"pack_{half}x2(a, b)", f"(to_{half}(a) << 16) | to_{half}(b)")
+        mojo = f"(to_{half}(a) << 16) | to_{half}(b)"
+        add(f"pack.{half}x2", "u32", "u32 u32", f"pack_nearest('{half}', a, b)", mojo)
     add("f32.from.f16", "f32", "u32", "half_to_float(a, 'f16')", "from_f16(a)")
     add("f32.from.bf16", "u32", "u32", "half_to_float(a, 'bf16')", "a << 16")
     for a_signed in (False, True):

@@ -356,21 +356,11 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
         return from_float(odd.astype(np.float32), 32)
 
 
-def _pack(dtype: type, high: Value, low: Value) -> Value:
-    packed = pack_halves(dtype, high, low)
+@spreads(lambda kind, high, low: joined(16, high, low))
+def pack_nearest(kind: str, high: Value, low: Value) -> Value:
+    """Computes ``cvt.rn.f16x2.f32`` or bf16x2: rounds two f32 to nearest even; the first source is the upper half."""
+    packed = pack_halves(ml_dtypes.bfloat16 if kind == "bf16" else np.float16, high, low)
     return packed if packed.ndim else int(packed)
-
-
-@spreads(lambda high, low: joined(16, high, low))
-def pack_bf16x2(high: Value, low: Value) -> Value:
-    """Computes ``cvt.rn.bf16x2.f32``: rounds two numbers to nearest even; the first source is the upper half."""
-    return _pack(ml_dtypes.bfloat16, high, low)
-
-
-@spreads(lambda high, low: joined(16, high, low))
-def pack_f16x2(high: Value, low: Value) -> Value:
-    """Computes ``cvt.rn.f16x2.f32``: rounds two numbers and packs them."""
-    return _pack(np.float16, high, low)
 
 
 def half_to_float(value: Value, kind: str) -> Value:
