@@ -192,6 +192,13 @@ def _undefined_bytes(undefined: Any, lane: int, nbytes: int) -> list[int]:
 # ---- shared memory ----
 
 
+def own_offset(f: Fragment, address: int, what: str) -> int:
+    """Returns the offset of an address in the CTA's own shared memory. ``what`` names it."""
+    if address >> RANK_SHIFT != f.cta.rank:
+        raise Fault(f"{what} 0x{address:08x} is not in the CTA's own shared memory (rank {f.cta.rank})", "address")
+    return address & OFFSET_MASK
+
+
 def own_offsets(f: Fragment, address: Value) -> Any:
     """Returns offsets of shared::cta addresses: a scalar, or one for each lane of the fragment.
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import own_offset
 from emugpu.emulator.instructions.atomics import combine
 from emugpu.emulator.instructions.table import (
     Effect,
@@ -58,12 +59,6 @@ def reduced(how: Reduction, old: Bytes, new: Bytes) -> Bytes:
             operation, kind, np.ascontiguousarray(old).view(dtype), np.ascontiguousarray(new).view(dtype), kind == "f32"
         )
     return np.ascontiguousarray(result).view(np.uint8)
-
-
-def own_offset(f: Fragment, address: int, what: str) -> int:
-    if address >> RANK_SHIFT != f.cta.rank:
-        raise Fault(f"{what} 0x{address:08x} is not in the CTA's own shared memory (rank {f.cta.rank})", "address")
-    return address & OFFSET_MASK
 
 
 def check(nbytes: int, *addresses: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.accesses import every_lane, own_offsets
+from emugpu.emulator.instructions.accesses import every_lane, own_offset, own_offsets
 from emugpu.emulator.instructions.mbarrier import reached
 from emugpu.emulator.instructions.table import (
     Effect,
@@ -29,7 +29,6 @@ from emugpu.emulator.machine.copies import CopyQueue, CopyQueues, CpAsync
 from emugpu.emulator.machine.events import Operation, Site
 from emugpu.emulator.machine.lanes import Value, lane_value, lanes_of
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
-from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from emugpu.emulator.ptx.ast import Instruction, Negated, Operand, Register
 
 SIZES = {"ca": (4, 8, 16), "cg": (16,)}
@@ -191,12 +190,7 @@ def arrive(f: Fragment, site: Site, address: Value, counted: bool) -> None:
     grid, cta = f.grid, f.cta
     lanes = []
     for lane in f.lanes:
-        where = lane_value(address, lane)
-        if where >> RANK_SHIFT != cta.rank:
-            raise Fault(
-                f"cp.async.mbarrier.arrive names 0x{where:08x}, which is not in the CTA's own memory", "address"
-            )
-        offset = where & OFFSET_MASK
+        offset = own_offset(f, lane_value(address, lane), "the mbarrier of cp.async.mbarrier.arrive")
         barrier = reached(f, site, cta, offset, "cp.async.mbarrier.arrive")
         if barrier is None:
             continue

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import own_offset
 from emugpu.emulator.instructions.table import (
     Effect,
     Translator,
@@ -26,7 +27,6 @@ from emugpu.emulator.machine.events import Operation, Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from emugpu.emulator.machine.poison import made
 from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
-from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from emugpu.emulator.ptx.ast import Instruction
 
 RESPONSE_BYTES = 16
@@ -86,14 +86,8 @@ def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multica
     """Executes try_cancel: each lane requests a cluster, which is then not launched but done by the requester."""
     cta, grid = f.cta, f.grid
     for lane in f.lanes:
-        where, signal = lane_value(response, lane), lane_value(barrier, lane)
-        for address in (where, signal):
-            if address >> RANK_SHIFT != cta.rank:
-                raise Fault(
-                    f"clusterlaunchcontrol names 0x{address:08x}, which is not in the CTA's own shared memory",
-                    "address",
-                )
-        offset = where & OFFSET_MASK
+        offset = own_offset(f, lane_value(response, lane), "the response of clusterlaunchcontrol")
+        signal = own_offset(f, lane_value(barrier, lane), "the mbarrier of clusterlaunchcontrol")
         if offset % RESPONSE_BYTES:
             raise Fault(f"the response's address 0x{offset:x} is not a multiple of 16", "alignment", offset)
         if cta.launch_refused:
@@ -110,10 +104,10 @@ def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multica
                 f,
                 site,
                 writes=tuple(events.SharedBytes(t.rank, offset, RESPONSE_BYTES) for t in targets),
-                signals=tuple((t.rank, signal & OFFSET_MASK) for t in targets),
+                signals=tuple((t.rank, signal) for t in targets),
             )
         cta.launch_requests += 1
-        run = partial(_respond, f, site, targets, offset, signal & OFFSET_MASK, None, operation)
+        run = partial(_respond, f, site, targets, offset, signal, None, operation)
         grid.submit(AsyncOperation("launch-control", run, f, site))
 
 

@@ -9,13 +9,13 @@ from functools import partial
 import numpy as np
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import own_offset
 from emugpu.emulator.instructions.bulk_copies import (
     COMPLETE,
     Bytes,
     Departure,
     Reduction,
     operation_of,
-    own_offset,
     reduced,
     storing_lanes,
 )

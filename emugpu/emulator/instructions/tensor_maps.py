@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import own_offset
 from emugpu.emulator.instructions.table import (
     Effect,
     Translator,
@@ -25,7 +26,7 @@ from emugpu.emulator.machine.events import Access, Fenced, Site, TensorMapRead
 from emugpu.emulator.machine.lanes import Value, lane_value
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory import tensor_map_bytes
-from emugpu.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, WINDOWS, space_of
+from emugpu.emulator.memory.address_space import PARAM_WINDOW, WINDOWS, space_of
 from emugpu.emulator.memory.tensor_map import Im2colMap, TensorMap
 from emugpu.emulator.memory.tensor_map_bytes import ALIGNMENT, FIELDS, NBYTES, READ_BYTES, WITH_ORDINAL
 from emugpu.emulator.ptx.ast import Immediate, Instruction, Operand
@@ -189,11 +190,10 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value) -> None:
     """Executes ``tensormap.cp_fenceproxy``: the warp copies the used bytes of a map from shared to global memory."""
     f.require_whole_warp()
     to, where = f.uniform(destination, "the destination"), f.uniform(source, "the source")
-    if where >> RANK_SHIFT != f.cta.rank:
-        raise Fault(f"copies a tensor map from 0x{where:08x}, which is not in the CTA's own shared memory", "address")
+    offset = own_offset(f, where, "the source of a copy of a tensor map")
     data = _read(f, where + WINDOWS["shared"])[:READ_BYTES]
     if f.grid.sink is not None:
-        f.grid.sink(Access(f.agent, site, "read", "shared", f.cta.rank, where & OFFSET_MASK, 8, READ_BYTES // 8, None))
+        f.grid.sink(Access(f.agent, site, "read", "shared", f.cta.rank, offset, 8, READ_BYTES // 8, None))
     _write(f, site, to, data)
     if f.grid.sink is not None:
         f.grid.sink(Fenced(f.agent, site, to))

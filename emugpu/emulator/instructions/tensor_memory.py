@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.accesses import loaded_origin
+from emugpu.emulator.instructions.accesses import loaded_origin, own_offset
 from emugpu.emulator.instructions.fence import fence
 from emugpu.emulator.instructions.floats import extremum
 from emugpu.emulator.instructions.table import (
@@ -33,7 +33,7 @@ from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_array, lane_value, stack_rows
 from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
-from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
+from emugpu.emulator.memory.address_space import WINDOWS, shared_from_generic, space_of
 from emugpu.emulator.memory.tmem import SHAPES, RegisterPlace, first_register, parts_of, place
 from emugpu.emulator.ptx.ast import Immediate, Instruction, Operand, Register
 
@@ -65,12 +65,7 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
             "generic-address", site, f"the generic address 0x{address:x} is given as one of shared::cta"
         )
         address = shared_from_generic(address)
-    if address >> RANK_SHIFT != cta.rank:
-        raise Fault(
-            f"tcgen05.alloc writes its result to 0x{address:08x}, which is not in the CTA's own shared memory",
-            "address",
-        )
-    offset = address & OFFSET_MASK
+    offset = own_offset(f, address, "the place of the result of tcgen05.alloc")
     column = cta.tmem.allocate(count) if group == 1 else _allocate_in_pair(cta, offset, count)
     if column is None:
         cta.allocation_waiters.append(f)
