@@ -74,11 +74,7 @@ _ERRORS = {
         "Instruction Statements; `.aligned` and `.sync` of each instruction",
         "bring the lanes together before it: bar.warp.sync (__syncwarp) after the branch, and the same operands in all",
     ),
-    "trap": (
-        "The program does not execute trap.",
-        "`trap`",
-        "look for the condition that leads to the trap",
-    ),
+    "trap": ("The program does not execute trap.", "`trap`", "look for the condition that leads to the trap"),
     "assert": (
         "The program's assertions hold.",
         "none: CUDA C++ Programming Guide, Assertion",

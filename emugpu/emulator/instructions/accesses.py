@@ -18,13 +18,7 @@ from emugpu.emulator.machine.events import Access, Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, agreed
 from emugpu.emulator.machine.poison import Poison, carrying, made, moves
 from emugpu.emulator.machine.state import Cta, Fragment
-from emugpu.emulator.memory.address_space import (
-    OFFSET_MASK,
-    RANK_SHIFT,
-    WINDOWS,
-    space_of,
-    spaces_of,
-)
+from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, space_of, spaces_of
 from emugpu.emulator.memory.shared import SharedMemory
 
 # ---- conversion of loaded bits ----
@@ -292,10 +286,7 @@ class Parameters:
         if offset % nbytes:
             raise Fault(f"parameter address {offset} is not aligned to the {nbytes} bytes of the access", "alignment")
         if offset + nbytes > len(block):
-            raise Fault(
-                f"reads kernel parameter bytes {offset}..{offset + nbytes - 1} of {len(block)}",
-                "address",
-            )
+            raise Fault(f"reads kernel parameter bytes {offset}..{offset + nbytes - 1} of {len(block)}", "address")
         return int.from_bytes(block[offset : offset + nbytes], "little")
 
     def gather(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:

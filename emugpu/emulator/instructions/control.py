@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.table import (
-    Effect,
-    Translator,
-    Unsupported,
-    immediate,
-    instruction,
-    only,
-    only_form,
-)
+from emugpu.emulator.instructions.table import Effect, Translator, Unsupported, immediate, instruction, only, only_form
 from emugpu.emulator.instructions.values import signed
 from emugpu.emulator.machine.events import PrintedText, RegistersSet, Site
 from emugpu.emulator.machine.kernel_launch import Printed
@@ -259,13 +251,7 @@ def set_max_registers(f: Fragment, site: Site, count: int, increase: bool) -> ob
     return None
 
 
-@instruction(
-    "setmaxnreg",
-    operands=1,
-    writes=0,
-    blocks=True,
-    family="other",
-)
+@instruction("setmaxnreg", operands=1, writes=0, blocks=True, family="other")
 def _setmaxnreg(i: Instruction, w: Translator) -> Effect:
     only_form(i, "inc.sync.aligned.u32", "dec.sync.aligned.u32")
     count = immediate(i.operands[0])

@@ -19,15 +19,7 @@ from emugpu.emulator.instructions.bulk_copies import (
     reduced,
     storing_lanes,
 )
-from emugpu.emulator.instructions.table import (
-    Effect,
-    Translator,
-    Unsupported,
-    elements,
-    instruction,
-    only,
-    tuple_of,
-)
+from emugpu.emulator.instructions.table import Effect, Translator, Unsupported, elements, instruction, only, tuple_of
 from emugpu.emulator.instructions.tensor_maps import (
     coordinates_of,
     im2col_map_at,

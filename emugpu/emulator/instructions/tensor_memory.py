@@ -461,11 +461,7 @@ def _st(i: Instruction, w: Translator) -> Effect:
 
 
 @instruction(
-    "tcgen05.fence::before_thread_sync",
-    "tcgen05.fence::after_thread_sync",
-    operands=0,
-    writes=0,
-    family="fence",
+    "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", operands=0, writes=0, family="fence"
 )
 def _fence(i: Instruction, w: Translator) -> Effect:
     only(i)

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.instructions.accesses import AS_IS
 from emugpu.emulator.instructions.load_store import SPACES, load_function, store_function
-from emugpu.emulator.instructions.table import (
-    Effect,
-    Translator,
-    Unsupported,
-    elements,
-    instruction,
-    only,
-    tuple_of,
-)
+from emugpu.emulator.instructions.table import Effect, Translator, Unsupported, elements, instruction, only, tuple_of
 from emugpu.emulator.instructions.warp_mma import product, require_all_lanes, stack
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import Value

@@ -141,12 +141,7 @@ class TensorMap:
         steps = self.element_strides
         _require(len(steps) == rank, "element_strides", steps, f"must have {rank} entries like dims")
         _require(self.address > 0, "address", f"{self.address:#x}", "must not be null")
-        _require(
-            self.address % ALIGNMENT == 0,
-            "address",
-            f"{self.address:#x}",
-            f"must be a multiple of {ALIGNMENT}",
-        )
+        _require(self.address % ALIGNMENT == 0, "address", f"{self.address:#x}", f"must be a multiple of {ALIGNMENT}")
         for i in range(rank):
             _require(1 <= self.dims[i] <= MAX_DIM, f"dims[{i}]", self.dims[i], "must be 1..2^32")
             _require(

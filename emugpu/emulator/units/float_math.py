@@ -139,12 +139,7 @@ def exactly(function: Callable[..., Fraction], mode: str, *operands: Numbers) ->
     return out
 
 
-_TO_INTEGER: dict[str, Callable[[Fraction], int]] = {
-    "rn": round,
-    "rz": math.trunc,
-    "rm": math.floor,
-    "rp": math.ceil,
-}
+_TO_INTEGER: dict[str, Callable[[Fraction], int]] = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}
 
 
 def round_fraction(exact: Fraction, mode: str) -> float:

@@ -64,13 +64,7 @@ def test_lanes_that_leave_a_loop_meet_behind_it():
     bra LOOP;
     END: ret;
     """
-    assert blocks(body) == [
-        (-2, 0, [1], 1),
-        (0, 3, [4, 2], 4),
-        (3, 5, [1, 3], 1),
-        (5, 6, [1], 1),
-        (6, 7, [EXIT], EXIT),
-    ]
+    assert blocks(body) == [(-2, 0, [1], 1), (0, 3, [4, 2], 4), (3, 5, [1, 3], 1), (5, 6, [1], 1), (6, 7, [EXIT], EXIT)]
 
 
 def test_sides_that_return_by_themselves_meet_nowhere():

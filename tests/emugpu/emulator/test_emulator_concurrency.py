@@ -43,12 +43,7 @@ class Chain:
 
     def launch(self, entry: str, *more, **options):
         return self.device.launch(
-            cuda("flag_chain"),
-            entry,
-            grid=self.ctas,
-            block=self.THREADS,
-            arguments=[*self.arguments, *more],
-            **options,
+            cuda("flag_chain"), entry, grid=self.ctas, block=self.THREADS, arguments=[*self.arguments, *more], **options
         )
 
     def is_right(self, backward: bool = False) -> bool:

@@ -6,17 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from event_programs import (
-    COPY_SINGLY,
-    LATE,
-    MEETING,
-    MUCH,
-    MULTIPLY,
-    PHASES,
-    REQUEST,
-    ROOM,
-    told_of_a_map_in_memory,
-)
+from event_programs import COPY_SINGLY, LATE, MEETING, MUCH, MULTIPLY, PHASES, REQUEST, ROOM, told_of_a_map_in_memory
 from event_streams import of, stream
 from kernel_runs import run
 from ptx_programs import launch

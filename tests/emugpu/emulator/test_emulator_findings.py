@@ -129,13 +129,7 @@ CASES = {
         LANES + 9,
         after=FREE,
     ),
-    "tmem-outside": Case(
-        BEYOND.format(column=64),
-        BEYOND.format(column=24),
-        LANES,
-        count=1,
-        after=FREE,
-    ),
+    "tmem-outside": Case(BEYOND.format(column=64), BEYOND.format(column=24), LANES, count=1, after=FREE),
     "peer-exited": Case(
         PEER.format(signal=ARRIVE.format(rank=0)),
         PEER.format(signal=ARRIVE.format(rank=1) + LANDED),

@@ -417,8 +417,7 @@ def test_a_response_goes_to_an_address_aligned_to_16_bytes():
 
 
 @pytest.mark.parametrize(
-    ("target", "cluster", "words"),
-    [("sm_90a", 1, r"sm_90a"), ("sm_100", 2, r"sm_100"), ("sm_90", 1, r"sm_90")],
+    ("target", "cluster", "words"), [("sm_90a", 1, r"sm_90a"), ("sm_100", 2, r"sm_100"), ("sm_90", 1, r"sm_90")]
 )
 def test_a_target_that_lacks_launch_control_is_refused(target, cluster, words):
     with pytest.raises(PtxSyntaxError, match=words) as error:

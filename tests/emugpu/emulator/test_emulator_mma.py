@@ -57,10 +57,7 @@ class Tile:
     def write(self, shared: SharedMemory, values: np.ndarray, dtype: str = "bf16") -> None:
         bits = values.astype(TYPES[dtype]).view(np.uint16)
         offsets = [
-            swizzled(
-                self.base + operand_byte(r, k, self.major, self.swizzle, self.leading, self.stride),
-                self.swizzle,
-            )
+            swizzled(self.base + operand_byte(r, k, self.major, self.swizzle, self.leading, self.stride), self.swizzle)
             for r, k in itertools.product(range(self.rows), range(self.k))
         ]
         assert len(set(offsets)) == bits.size

@@ -129,11 +129,7 @@ OPERANDS = {
     "0xBFF0000000000000 0x7FF0000000000000 0xFFF0000000000000 0x7FF0000000000001 0x0000000000000001 0x3CA0000000000000 "
     "0xFFF8000000000003",
 }
-PLACES = {
-    "one each": "mov.u32 %r6, %r0;",
-    "four to a place": "shr.u32 %r6, %r0, 2;",
-    "all to one": "mov.u32 %r6, 3;",
-}
+PLACES = {"one each": "mov.u32 %r6, %r0;", "four to a place": "shr.u32 %r6, %r0, 2;", "all to one": "mov.u32 %r6, 3;"}
 LANES = {
     "all": "@%p0",
     "some": "@%p1",

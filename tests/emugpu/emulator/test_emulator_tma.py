@@ -34,11 +34,7 @@ class TestSwizzle:
 
     @pytest.mark.parametrize(
         ("name", "rows"),
-        [
-            ("32B", [0, 2, 4, 6, 1, 3, 5, 7]),
-            ("64B", [0, 4, 1, 5, 2, 6, 3, 7]),
-            ("128B", [0, 1, 2, 3, 4, 5, 6, 7]),
-        ],
+        [("32B", [0, 2, 4, 6, 1, 3, 5, 7]), ("64B", [0, 4, 1, 5, 2, 6, 3, 7]), ("128B", [0, 1, 2, 3, 4, 5, 6, 7])],
     )
     def test_where_the_first_chunk_of_each_row_goes(self, name, rows):
         mode = Swizzle.from_name(name)

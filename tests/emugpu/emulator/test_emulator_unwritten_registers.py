@@ -211,8 +211,7 @@ def test_storing_what_was_computed_from_it_is_reported(before):
 
 @ways
 @pytest.mark.parametrize(
-    "instruction",
-    ["ld.shared.b32 %r6, [%r5];", "st.shared.b32 [%r5], %r0;", "atom.shared.add.u32 %r6, [%r5], 1;"],
+    "instruction", ["ld.shared.b32 %r6, [%r5];", "st.shared.b32 [%r5], %r0;", "atom.shared.add.u32 %r6, [%r5], 1;"]
 )
 def test_addressing_with_it_is_reported(before, instruction):
     prepare = "shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3; st.shared.b32 [%r4], %r0; st.shared.b32 [%r4+128], %r0;"

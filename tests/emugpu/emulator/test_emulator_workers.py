@@ -76,13 +76,7 @@ def test_clusters_stay_together_and_atomics_in_shared_memory_are_no_obstacle():
     def launch(device, workers):
         out = device.alloc(4 * 6)
         result = device.launch(
-            cuda("residency"),
-            "tickets_in_shared_memory",
-            grid=6,
-            cluster=2,
-            block=32,
-            arguments=[out],
-            workers=workers,
+            cuda("residency"), "tickets_in_shared_memory", grid=6, cluster=2, block=32, arguments=[out], workers=workers
         )
         return result, device.download(out, np.uint32, 6)
 
@@ -210,12 +204,7 @@ def test_compiled_programs_that_communicate_are_refused(file, entry, arguments):
 def test_cluster_launch_control_is_refused(depth, cluster):
     with pytest.raises(LaunchError, match=r"workers(.|\n)*(clusterlaunchcontrol|cluster launch control)"):
         Device().launch(
-            Module.from_text(persistent(depth, cluster)),
-            grid=4,
-            cluster=cluster,
-            block=64,
-            arguments=[0, 0],
-            workers=2,
+            Module.from_text(persistent(depth, cluster)), grid=4, cluster=cluster, block=64, arguments=[0, 0], workers=2
         )
 
 
@@ -229,11 +218,5 @@ def test_event_sinks_are_refused():
     device = Device()
     with pytest.raises(LaunchError, match=r"workers(.|\n)*event sinks"):
         device.launch(
-            cuda("residency"),
-            "names",
-            grid=2,
-            block=2,
-            arguments=[device.alloc(16), 2],
-            workers=2,
-            sinks=[print],
+            cuda("residency"), "names", grid=2, block=2, arguments=[device.alloc(16), 2], workers=2, sinks=[print]
         )
