@@ -19,6 +19,7 @@ SOURCE = """.version 8.8
 .reg .pred %p<4>; .reg .b16 %h<8>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .b64 %d<8>; .reg .f64 %e<8>;
 .reg .b64 %at<4>; .reg .b32 %id<4>;
 mov.u32 %id0, %tid.x; mov.u32 %id1, %ctaid.x; mov.u32 %id2, %ntid.x; mad.lo.u32 %id0, %id1, %id2, %id0;
+mov.u32 %id3, {reads};
 {loads}
 {body}
 ld.param.u64 %at0, [out]; mad.wide.u32 %at0, %id0, {size}, %at0; st.global.b{bits} [%at0], %{result};
@@ -27,12 +28,21 @@ ret;
 """
 
 
-def evaluate(body: str, operands: Sequence[tuple[str, np.ndarray]], result: str, target: str = "sm_100a") -> np.ndarray:
-    """Bits of register ``result`` of every thread after ``body``; operands: (register, its bits by thread)."""
+def evaluate(
+    body: str,
+    operands: Sequence[tuple[str, np.ndarray]],
+    result: str,
+    target: str = "sm_100a",
+    reads: int | str = "%id0",
+) -> np.ndarray:
+    """Bits of register ``result`` of every thread after ``body``; operands: (register, its bits by thread).
+
+    reads: the one thread whose operands all threads get, so that the registers hold scalars; by default each its own.
+    """
     count = len(operands[0][1])
     assert count % 32 == 0
     loads = "".join(
-        f"ld.param.u64 %at0, [in{n}]; mad.wide.u32 %at0, %id0, {_WIDTH[register[0]]}, %at0; "
+        f"ld.param.u64 %at0, [in{n}]; mad.wide.u32 %at0, %id3, {_WIDTH[register[0]]}, %at0; "
         f"ld.global.b{8 * _WIDTH[register[0]]} %{register}, [%at0];\n"
         for n, (register, _) in enumerate(operands)
     )
@@ -45,6 +55,7 @@ def evaluate(body: str, operands: Sequence[tuple[str, np.ndarray]], result: str,
         size=size,
         bits=8 * size,
         result=result,
+        reads=reads,
     )
     device = Device()
     sources = [device.upload(np.asarray(bits).astype(_TYPES[_WIDTH[register[0]]])) for register, bits in operands]

@@ -235,7 +235,7 @@ def integral(exact, mode: str) -> int:
     "instruction",
     [
         *(f"cvt.{m}.s32.f32" for m in ("rni", "rzi", "rmi", "rpi", "rni.ftz")),
-        "cvt.rzi.u32.f32", "cvt.rni.s64.f64", "cvt.rzi.u64.f64",
+        "cvt.rzi.u32.f32", "cvt.rni.s64.f64", "cvt.rzi.s64.f32", "cvt.rzi.u64.f64",
         "cvt.rni.s8.f32", "cvt.rzi.u16.f32", "cvt.rpi.s32.f16", "cvt.rni.u32.bf16", "cvt.rmi.s16.f16",
     ],
 )  # fmt: skip
@@ -245,6 +245,7 @@ def test_floats_to_integers_saturate(instruction):
     rng = np.random.default_rng(9)
     whole = (rng.integers(-(1 << 40), 1 << 40, 64) >> rng.integers(0, 40, 64)) / 2.0
     dtype = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[source]
+    whole[:3] = np.nan, np.inf, -np.inf
     with np.errstate(all="ignore"):
         bits[:64] = whole.astype(dtype).view(f"u{np.dtype(dtype).itemsize}").tolist()
     width, signed = int(to[1:]), to[0] == "s"
@@ -257,7 +258,8 @@ def test_floats_to_integers_saturate(instruction):
     mask = (1 << max(width, 16)) - 1
     for before, after in zip(bits, found.tolist(), strict=True):
         exact = value(flushed(before, source) if "ftz" in words else before, source)
-        special = {"nan": 0, "inf": high, "-inf": low, "-0": 0}
+        of_nan = 1 << (width - 1) if source == "f64" or width == 64 else 0  # PTX ISA 9.7.9.21
+        special = {"nan": of_nan, "inf": high, "-inf": low, "-0": 0}
         wanted = special[exact] if isinstance(exact, str) else max(low, min(high, integral(exact, mode)))
         assert after == wanted & mask, hex(before)
 
@@ -267,7 +269,8 @@ def test_floats_to_integers_saturate(instruction):
     [
         *(f"cvt.{m}.f32.{t}" for m in ("rn", "rz", "rm", "rp") for t in ("s32", "u64")),
         "cvt.rn.f64.s64", "cvt.rp.f64.u64", "cvt.rz.f64.s64",
-        "cvt.rn.f16.s32", "cvt.rp.f16.u32", "cvt.rn.bf16.s64", "cvt.rn.bf16.u16", "cvt.rn.f16.s8",
+        "cvt.rn.f16.s32", "cvt.rp.f16.u32", "cvt.rn.bf16.s64", "cvt.rn.bf16.u16", "cvt.rn.f16.s8", "cvt.rn.f32.u32",
+        "cvt.rn.f64.s32", "cvt.rn.f64.u32", "cvt.rn.f32.u8", "cvt.rn.f64.s16",
     ],
 )  # fmt: skip
 def test_integers_to_floats_round_once(instruction):

@@ -11,7 +11,6 @@ import pytest
 from ptx_programs import STORE_R1, run
 
 from emugpu.emulator.instructions import values
-from emugpu.emulator.instructions.convert import float_to_integer
 
 WORDS = [0, 1, 0x80000000, 0x7FFFFFFF, 0xFFFFFFFF, 0x12345678, 0xC0000003]
 LONG_WORDS = [0, 1, 1 << 63, (1 << 63) - 1, (1 << 64) - 1, 0x123456789ABCDEF0]
@@ -120,55 +119,6 @@ def test_bytes_are_permuted_and_their_signs_spread():
     check(values.prmt, reference, list(itertools.product([0x80FF0102, 0x7F8081AA], [0x55667788, 0], selectors)), 32)
 
 
-def test_a_truth_table_is_looked_up_bit_by_bit():
-    for table in (0x00, 0x01, 0x80, 0xFE, 0x96, 0xE8, 0x1D, 0xFF):
-
-        def reference(a: int, b: int, c: int, table: int = table) -> int:
-            return sum(bit(table, 4 * bit(a, i) + 2 * bit(b, i) + bit(c, i)) << i for i in range(32))
-
-        a, b, c = 0xF0F0F0F0, 0xCCCC3333, 0xAAAA5555
-        assert values.lop3(a, b, c, table) == reference(a, b, c)
-
-
-@pytest.mark.parametrize(("bits", "words"), [(8, [0, 1, 0x80, 0xFF]), (16, [0, 1, 0x8000, 0x7FFF, 0xFFFF]),
-                                             (32, WORDS), (64, LONG_WORDS)])  # fmt: skip
-@pytest.mark.parametrize("is_signed", [False, True])
-def test_division_rounds_towards_zero_and_products_are_whole(bits, words, is_signed):
-    full = (1 << bits) - 1
-
-    def number(v: int) -> int:
-        return v - (1 << bits) if is_signed and v >= 1 << (bits - 1) else v
-
-    def quotient(a: int, b: int) -> int:
-        return math.trunc(Fraction(number(a), number(b))) & full if b else full
-
-    def remainder(a: int, b: int) -> int:
-        return (number(a) - number(b) * math.trunc(Fraction(number(a), number(b)))) & full if b else a
-
-    cases = list(itertools.product(words, words))
-    check(lambda a, b: values.divide(a, b, bits, is_signed, False), quotient, cases, bits)
-    check(lambda a, b: values.divide(a, b, bits, is_signed, True), remainder, cases, bits)
-    high = [(number(a) * number(b) >> bits) & full for a, b in cases]
-    assert [values.multiply_high(a, b, bits, is_signed) for a, b in cases] == high
-    if bits in (16, 32):
-        check(
-            lambda a, b: values.multiply_wide(a, b, bits, is_signed),
-            lambda a, b: (number(a) * number(b)) & ((1 << 2 * bits) - 1),
-            cases,
-            bits,
-            2 * bits,
-        )
-
-
-def test_counts_of_bits():
-    for word in [*WORDS, *LONG_WORDS]:
-        text = f"{word:064b}"
-        assert values.popcount(word, 64) == text.count("1")
-        assert values.count_leading_zeros(word, 64) == 64 - len(text.lstrip("0"))
-        assert values.bit_reverse(word, 64) == int(text[::-1], 2)
-    assert values.count_leading_zeros(1, 32) == 31 and values.bit_reverse(6, 32) == 3 << 29
-
-
 def f32(x: float) -> int:
     return int(np.float32(x).view(np.uint32))
 
@@ -205,49 +155,6 @@ def test_a_fused_multiply_add_of_infinities():
     assert values.fused_multiply_add(largest, f32(1), f32(2.0**103)) == infinity
     assert values.fused_multiply_add(largest, f32(1), f32(2.0**102)) == largest
     assert values.fused_multiply_add(infinity, 0, 0) == 0x7FFFFFFF
-
-
-@pytest.mark.parametrize(
-    ("rounding", "expected"),
-    [
-        ("rzi", [-2, -1, 0, 0, 0, 1, 2]),
-        ("rni", [-2, -2, 0, 0, 0, 2, 2]),
-        ("rmi", [-3, -2, -1, 0, 0, 1, 2]),
-        ("rpi", [-2, -1, 0, 0, 1, 2, 3]),
-    ],
-)
-def test_floats_become_integers_in_four_ways(rounding, expected):
-    numbers = [-2.25, -1.5, -0.5, 0.0, 0.5, 1.5, 2.25]
-    mode = rounding[:2]
-    found = [float_to_integer("s32", "f32", 32, mode, False, f32(x)) for x in numbers]
-    assert [values.signed(v, 32) for v in found] == expected
-    long = [float_to_integer("s64", "f64", 64, mode, False, int(np.float64(x).view(np.uint64))) for x in numbers]
-    assert [values.signed(v, 64) for v in long] == expected
-
-
-@pytest.mark.parametrize(
-    ("number", "bits", "is_signed", "expected"),
-    [
-        (3e9, 32, True, 0x7FFFFFFF),
-        (-3e9, 32, True, 0x80000000),
-        (5e9, 32, False, 0xFFFFFFFF),
-        (-1.0, 32, False, 0),
-        (math.nan, 32, True, 0),
-        (math.inf, 16, False, 0xFFFF),
-        (-math.inf, 16, True, 0x8000),
-        (127.0, 8, True, 127),
-        (128.0, 8, True, 127),
-        (-128.0, 8, True, 0x80),
-        (255.0, 8, False, 255),
-        (256.0, 8, False, 255),
-        (1e30, 64, False, (1 << 64) - 1),
-    ],
-)
-def test_what_does_not_fit_an_integer_becomes_its_nearest_end(number, bits, is_signed, expected):
-    kind = f"{'s' if is_signed else 'u'}{bits}"
-    assert float_to_integer(kind, "f32", bits, "rz", False, f32(number)) == expected
-    many = float_to_integer(kind, "f32", bits, "rz", False, np.full(32, f32(number), np.uint32))
-    assert many.tolist() == [expected] * 32
 
 
 @pytest.mark.parametrize(("operation", "reference"), [
