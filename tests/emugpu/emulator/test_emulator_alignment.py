@@ -30,12 +30,9 @@ def access(space: str, verb: str, shape: str, pointer: str, offset: int) -> str:
 
 PREPARE = """
 mov.b32 %r3, words;
-cvt.u64.u32 %rd5, %r3;
-cvta.shared.u64 %rd5, %rd5;
-shl.b32 %r4, %r0, 5;
-add.u32 %r6, %r4, %r3;
-mul.wide.u32 %rd4, %r0, 32;
-add.u64 %rd6, %rd0, %rd4;
+cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd5, %rd5;
+shl.b32 %r4, %r0, 5; add.u32 %r6, %r4, %r3;
+mul.wide.u32 %rd4, %r0, 32; add.u64 %rd6, %rd0, %rd4;
 add.u64 %rd7, %rd5, %rd4;
 mov.b32 %r5, 0;
 st.shared.v4.b32 [%r6], {%r5, %r5, %r5, %r5};

@@ -17,11 +17,9 @@ COPY = """.version 8.8
 .reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %d<8>;
 ld.param.u64 %d0, [out];
 mov.u32 %r0, %tid.x;
-setp.ge.u32 %p1, %r0, 56;
-@%p1 bra END;
+setp.ge.u32 %p1, %r0, 56; @%p1 bra END;
 mov.b64 %d1, a;
-cvt.u64.u32 %d2, %r0;
-add.s64 %d3, %d1, %d2;
+cvt.u64.u32 %d2, %r0; add.s64 %d3, %d1, %d2;
 ld.param.b8 %r1, [%d3];
 add.s64 %d4, %d0, %d2;
 st.global.b8 [%d4], %r1;

@@ -44,15 +44,13 @@ def test_each_operation_returns_the_old_value_and_stores_the_new_one(space, lane
     for operation, old, b, new in CASES:
         place = ADDRESS[space]
         body = f"""
-        setp.ge.u32 %p1, %r0, {lanes};
-        @%p1 exit;
+        setp.ge.u32 %p1, %r0, {lanes}; @%p1 exit;
         {SPACES[space]}
         st.{space}.b32 [{place}], {old};
         mov.b32 %r5, {b};
         atom.{space}.{operation} %r6, [{place}], %r5;
         ld.{space}.b32 %r7, [{place}];
-        mul.wide.u32 %rd4, %r0, 4;
-        add.s64 %rd4, %rd0, %rd4;
+        mul.wide.u32 %rd4, %r0, 4; add.s64 %rd4, %rd0, %rd4;
         st.global.b32 [%rd4], %r6;
         st.global.b32 [%rd4+128], %r7;
         ret;
@@ -66,8 +64,7 @@ def test_each_operation_returns_the_old_value_and_stores_the_new_one(space, lane
 @pytest.mark.parametrize(("wanted", "found", "new"), [(5, 5, 9), (4, 5, 5)])
 def test_cas_stores_only_where_it_finds_what_it_wants(wanted, found, new):
     body = f"""
-    mul.wide.u32 %rd3, %r0, 8;
-    add.s64 %rd3, %rd0, %rd3;
+    mul.wide.u32 %rd3, %r0, 8; add.s64 %rd3, %rd0, %rd3;
     mov.b64 %rd4, {found | 1 << 40};
     st.global.b64 [%rd3], %rd4;
     mov.b64 %rd5, {wanted | 1 << 40};
@@ -90,8 +87,7 @@ def test_lanes_take_turns_at_one_place_and_red_returns_nothing():
     red.shared.max.u32 [%r3+4], %r0;
     bar.warp.sync -1;
     ld.shared.b32 %r2, [%r3+4];
-    mul.lo.u32 %r2, %r2, 100;
-    add.u32 %r1, %r1, %r2;
+    mul.lo.u32 %r2, %r2, 100; add.u32 %r1, %r1, %r2;
     """
     run = launch(body + STORE_R1 + "ret;", module_scope=".shared .align 4 .b8 words[128];")
     assert run.words(32).tolist() == [3100 + n for n in (30, 31, *range(30))]
@@ -99,8 +95,7 @@ def test_lanes_take_turns_at_one_place_and_red_returns_nothing():
 
 def test_an_atomic_of_a_narrow_type_keeps_its_neighbours():
     body = """
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 exit;
+    setp.ne.u32 %p1, %r0, 0; @%p1 exit;
     st.global.b32 [%rd0], 0xAABBCCDD;
     mov.b16 %rs1, 0x1234;
     atom.global.exch.b16 %rs2, [%rd0+2], %rs1;

@@ -78,13 +78,11 @@ FUNCTIONS = """
 {
   .reg .b32 %r<4>; .reg .pred %p<2>;
   ld.param.b32 %r1, [x];
-  setp.gt.u32 %p1, %r1, 20;
-  @%p1 bra BIG;
+  setp.gt.u32 %p1, %r1, 20; @%p1 bra BIG;
   call (%r2), plus, (%r1, %r1);
   st.param.b32 [out], %r2;
   ret;
-  BIG: mov.b32 %r3, 1000;
-  st.param.b32 [out+0], %r3;
+  BIG: mov.b32 %r3, 1000; st.param.b32 [out+0], %r3;
   ret;
 }
 .func bump (.param .b64 p)

@@ -14,8 +14,7 @@ PARAMETERS = ["u64 from"]
 
 ADDRESSES = """
 ld.param.u64 %rd2, [from];
-mul.wide.u32 %rd3, %r0, {size};
-add.s64 %rd2, %rd2, %rd3;
+mul.wide.u32 %rd3, %r0, {size}; add.s64 %rd2, %rd2, %rd3;
 mov.b32 %r2, words;
 mad.lo.u32 %r2, %r0, {size}, %r2;
 """
@@ -29,8 +28,7 @@ def copied(size: int, body: str, *, threads: int = 32, schedule="fifo", seed: in
     copy_out = f"""
     bar.sync 0;
     mov.u32 %r10, 0;
-    mul.wide.u32 %rd4, %r0, {size};
-    add.s64 %rd4, %rd0, %rd4;
+    mul.wide.u32 %rd4, %r0, {size}; add.s64 %rd4, %rd0, %rd4;
     LOOP: ld.shared.b32 %r11, [%r2]; st.global.b32 [%rd4], %r11;
     add.u32 %r2, %r2, 4; add.s64 %rd4, %rd4, 4; add.u32 %r10, %r10, 4;
     setp.lt.u32 %p5, %r10, {size}; @%p5 bra LOOP;

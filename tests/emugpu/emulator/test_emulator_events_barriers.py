@@ -10,16 +10,12 @@ from emugpu.emulator.machine.events import GroupArrived, GroupCompleted, GroupLe
 def test_the_barriers_of_a_cta_tell_generations():
     """Warps 0 and 1 meet at barrier 1, where warp 0 does not wait; then all three meet twice at barrier 0."""
     body = """
-    setp.ge.u32 %p1, %r0, 32;
-    @%p1 bra NEXT;
+    setp.ge.u32 %p1, %r0, 32; @%p1 bra NEXT;
     bar.arrive 1, 64;
     bra.uni ALL;
-    NEXT:
-    setp.ge.u32 %p1, %r0, 64;
-    @%p1 bra ALL;
+    NEXT: setp.ge.u32 %p1, %r0, 64; @%p1 bra ALL;
     bar.sync 1, 64;
-    ALL:
-    bar.sync 0;
+    ALL: bar.sync 0;
     bar.sync 0;
     ret;
     """

@@ -26,10 +26,8 @@ COPY = """
 mov.b32 %r3, words;
 add.u32 %r4, %r3, 256;
 mov.u32 %r5, %cluster_ctarank;
-mov.b64 %rd4, from;
-cvta.param.u64 %rd4, %rd4;
-mov.b64 %rd5, to;
-cvta.param.u64 %rd5, %rd5;
+mov.b64 %rd4, from; cvta.param.u64 %rd4, %rd4;
+mov.b64 %rd5, to; cvta.param.u64 %rd5, %rd5;
 setp.eq.u32 %p1, %r0, 0;
 setp.eq.and.u32 %p2, %r5, 0, %p1;
 mov.b16 %rs1, 3;
@@ -37,21 +35,17 @@ mov.b32 %r6, 16;
 shl.b32 %r7, %r5, 5;
 @%p1 mbarrier.init.shared.b64 [%r4], 1;
 @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r4], 128;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 @%p2 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
 [%r3], [%rd4, {%r6}], [%r4], %rs1;
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p3, [%r4], 0;
-@!%p3 bra AGAIN;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p3, [%r4], 0; @!%p3 bra AGAIN;
 @%p1 cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%rd5, {%r7}], [%r3];
 @%p1 cp.async.bulk.commit_group;
 @%p1 cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%rd5, {%r7}], [%r3];
 @%p1 cp.async.bulk.commit_group;
 @%p1 cp.async.bulk.wait_group.read 1;
 @%p1 cp.async.bulk.wait_group 0;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 ret;
 """
 
@@ -102,12 +96,9 @@ def test_boxes_tell_where_they_come_from_and_where_they_land(watched, schedule):
 MOVE = """
 mov.b32 %r3, words;
 add.u32 %r4, %r3, 2048;
-mov.b64 %rd4, from;
-cvta.param.u64 %rd4, %rd4;
-mov.b64 %rd5, to;
-cvta.param.u64 %rd5, %rd5;
-setp.eq.u32 %p1, %r0, 0;
-@!%p1 bra DONE;
+mov.b64 %rd4, from; cvta.param.u64 %rd4, %rd4;
+mov.b64 %rd5, to; cvta.param.u64 %rd5, %rd5;
+setp.eq.u32 %p1, %r0, 0; @!%p1 bra DONE;
 mov.b32 %r6, -4;
 mov.b32 %r7, -3;
 mov.b32 %r8, 12;
@@ -115,14 +106,11 @@ mov.b32 %r9, 2;
 mbarrier.init.shared.b64 [%r4], 1;
 mbarrier.arrive.expect_tx.shared.b64 _, [%r4], 256;
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd4, {%r6, %r7}], [%r4];
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p3, [%r4], 0;
-@!%p3 bra AGAIN;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p3, [%r4], 0; @!%p3 bra AGAIN;
 cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd5, {%r8, %r9}], [%r3];
 cp.async.bulk.commit_group;
 cp.async.bulk.wait_group 0;
-DONE:
-ret;
+DONE: ret;
 """
 
 

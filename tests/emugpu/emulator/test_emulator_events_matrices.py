@@ -118,8 +118,7 @@ WARPGROUP = f"""
 {{
 .reg .f32 %d<4>;
 mov.b32 %r3, words;
-shl.b32 %r4, %r0, 4;
-add.u32 %r4, %r4, %r3;
+shl.b32 %r4, %r0, 4; add.u32 %r4, %r4, %r3;
 mov.b32 %r5, 0;
 st.shared.v4.b32 [%r4], {{%r5, %r5, %r5, %r5}};
 st.shared.v4.b32 [%r4+2048], {{%r5, %r5, %r5, %r5}};

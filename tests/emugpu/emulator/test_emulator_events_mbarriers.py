@@ -64,8 +64,7 @@ def test_lanes_that_look_at_different_mbarriers_are_told_apart():
     @%p1 mbarrier.arrive.shared.b64 %rd5, [%r3];
     bar.warp.sync -1;
     and.b32 %r4, %r0, 1;
-    shl.b32 %r4, %r4, 3;
-    add.u32 %r4, %r4, %r3;
+    shl.b32 %r4, %r4, 3; add.u32 %r4, %r4, %r3;
     mbarrier.test_wait.parity.shared.b64 %p2, [%r4], 0;
     ret;
     """
@@ -84,13 +83,11 @@ def test_a_wait_tells_the_phase_it_has_waited_for_even_if_another_has_ended_sinc
     @%p1 mbarrier.init.shared.b64 [%r3], 1;
     @%p1 mbarrier.init.shared.b64 [%r3+8], 1;
     bar.sync 0;
-    setp.lt.u32 %p2, %r0, 32;
-    @!%p2 bra OTHER;
+    setp.lt.u32 %p2, %r0, 32; @!%p2 bra OTHER;
     @%p1 mbarrier.arrive.shared.b64 %rd5, [%r3+8];
     mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;
     ret;
-    OTHER:
-    mbarrier.try_wait.parity.shared.b64 %p3, [%r3+8], 0;
+    OTHER: mbarrier.try_wait.parity.shared.b64 %p3, [%r3+8], 0;
     setp.eq.u32 %p1, %r0, 32;
     @%p1 mbarrier.arrive.shared.b64 %rd5, [%r3];
     @%p1 mbarrier.arrive.shared.b64 %rd5, [%r3];
@@ -113,20 +110,14 @@ def test_a_wait_for_an_mbarrier_says_for_which_phase():
     setp.eq.u32 %p1, %r0, 0;
     @%p1 mbarrier.init.shared.b64 [%r3+8], 1;
     bar.sync 0;
-    setp.lt.u32 %p2, %r0, 32;
-    @%p2 bra AGAIN;
+    setp.lt.u32 %p2, %r0, 32; @%p2 bra AGAIN;
     bar.sync 1, 32;
     setp.eq.u32 %p2, %r0, 32;
     mov.b32 %r5, 2000;
-    DELAY:
-    sub.u32 %r5, %r5, 1;
-    setp.ne.u32 %p3, %r5, 0;
-    @%p3 bra DELAY;
+    DELAY: sub.u32 %r5, %r5, 1; setp.ne.u32 %p3, %r5, 0; @%p3 bra DELAY;
     @%p2 mbarrier.arrive.shared.b64 _, [%r3+8];
     ret;
-    AGAIN:
-    mbarrier.try_wait.parity.shared.b64 %p4, [%r3+8], 0;
-    @!%p4 bra AGAIN;
+    AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3+8], 0; @!%p4 bra AGAIN;
     ret;
     """
     waits = [e.mbarrier for e in of(stream(body, threads=64), Suspended)]

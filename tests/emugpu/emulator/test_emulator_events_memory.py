@@ -12,15 +12,12 @@ from emugpu.emulator.machine.events import Access, Agent, GridStarted
 def test_an_access_tells_addresses_and_values(watched):
     body = """
     mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 4;
-    add.u32 %r4, %r4, %r3;
-    mov.b32 %r5, 70000;
-    st.shared.b32 [%r3+2048], %r5;
+    shl.b32 %r4, %r0, 4; add.u32 %r4, %r4, %r3;
+    mov.b32 %r5, 70000; st.shared.b32 [%r3+2048], %r5;
     st.shared.b16 [%r3+2052], %r5;
     st.shared.v4.b32 [%r4], {%r0, %r5, %r0, %r5};
     ld.shared.v4.b32 {%r6, %r7, %r8, %r9}, [%r4];
-    shl.b32 %r10, %r0, 1;
-    add.u32 %r10, %r10, %r3;
+    shl.b32 %r10, %r0, 1; add.u32 %r10, %r10, %r3;
     st.shared.u16 [%r10+1024], %r0;
     ld.shared.u8 %r11, [%r3+2048];
     """
@@ -51,8 +48,7 @@ def test_an_access_tells_addresses_and_values(watched):
 def test_a_guarded_access_is_that_of_its_lanes(watched):
     body = """
     mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 2;
-    add.u32 %r4, %r4, %r3;
+    shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
     setp.ge.u32 %p1, %r0, 28;
     @%p1 st.shared.b32 [%r4], %r0;
     @%p1 ld.shared.b32 %r5, [%r4];
@@ -69,28 +65,22 @@ def test_generic_and_cluster_addresses_are_told_apart(watched):
     """Of each CTA, lanes below 8 write to global memory, those below 16 to their own CTA, the others to the peer."""
     body = """
     mov.b32 %r3, words;
-    mov.u32 %r4, %cluster_ctarank;
-    xor.b32 %r5, %r4, 1;
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
-    cvt.u64.u32 %rd4, %r3;
-    cvta.shared.u64 %rd5, %rd4;
+    mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd5, %rd4;
     mapa.u64 %rd6, %rd5, %r5;
-    mul.wide.u32 %rd7, %r4, 128;
-    add.s64 %rd7, %rd7, %rd0;
+    mul.wide.u32 %rd7, %r4, 128; add.s64 %rd7, %rd7, %rd0;
     setp.lt.u32 %p1, %r0, 16;
     @%p1 mov.b64 %rd6, %rd5;
     setp.lt.u32 %p1, %r0, 8;
     @%p1 mov.b64 %rd6, %rd7;
-    mul.wide.u32 %rd8, %r0, 4;
-    add.s64 %rd6, %rd6, %rd8;
+    mul.wide.u32 %rd8, %r0, 4; add.s64 %rd6, %rd6, %rd8;
     st.b32 [%rd6], %r0;
     ld.b32 %r6, [%rd6];
     mapa.shared::cluster.u32 %r7, %r3, %r5;
     st.shared::cluster.b32 [%r7+512], %r4;
     atom.shared::cluster.add.u32 %r8, [%r7+512], 1;
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     ret;
     """
     seen = stream(body, grid=2, cluster=2, words=64)
@@ -117,8 +107,7 @@ def test_generic_and_cluster_addresses_are_told_apart(watched):
 def test_atomics_are_told_lane_by_lane_with_what_they_leave_behind(watched):
     body = """
     mov.b32 %r3, words;
-    mov.b32 %r4, 5;
-    st.shared.b32 [%r3], %r4;
+    mov.b32 %r4, 5; st.shared.b32 [%r3], %r4;
     atom.shared.add.u32 %r5, [%r3], %r0;
     setp.lt.u32 %p1, %r0, 2;
     @%p1 atom.global.cas.b32 %r6, [%rd0], 3, 9;
@@ -141,8 +130,7 @@ def test_atomics_are_told_lane_by_lane_with_what_they_leave_behind(watched):
 def test_matrix_accesses_are_told_row_by_row(watched):
     body = """
     mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 4;
-    add.u32 %r4, %r4, %r3;
+    shl.b32 %r4, %r0, 4; add.u32 %r4, %r4, %r3;
     stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%r4], {%r0, %r0};
     ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%r4];
     ret;

@@ -18,24 +18,15 @@ SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
 LATE_WORD = """
 mov.b32 %r3, words;
 mov.u32 %r4, %cluster_ctarank;
-setp.ge.u32 %p1, %r0, {first_to_leave};
-@%p1 bra LEAVE;
-setp.ne.u32 %p2, %r4, 0;
-@%p2 bra READY;
+setp.ge.u32 %p1, %r0, {first_to_leave}; @%p1 bra LEAVE;
+setp.ne.u32 %p2, %r4, 0; @%p2 bra READY;
 mov.b32 %r5, 300;
-DELAY:
-sub.u32 %r5, %r5, 1;
-setp.ne.u32 %p3, %r5, 0;
-@%p3 bra DELAY;
-mov.b32 %r6, 77;
-st.shared.b32 [%r3], %r6;
-READY:
-barrier.cluster.arrive;
-barrier.cluster.wait;
+DELAY: sub.u32 %r5, %r5, 1; setp.ne.u32 %p3, %r5, 0; @%p3 bra DELAY;
+mov.b32 %r6, 77; st.shared.b32 [%r3], %r6;
+READY: barrier.cluster.arrive; barrier.cluster.wait;
 mapa.shared::cluster.u32 %r7, %r3, 0;
 ld.shared::cluster.b32 %r1, [%r7];
-barrier.cluster.arrive;
-barrier.cluster.wait;
+barrier.cluster.arrive; barrier.cluster.wait;
 bra STORE;
 LEAVE:
 {leave}
@@ -71,27 +62,18 @@ def test_the_cluster_barrier_counts_lanes_that_leave_once(leave):
 
 def test_the_cluster_barrier_still_waits_for_a_thread_that_stays_away():
     body = """
-    setp.ge.u32 %p1, %r0, 32;
-    @%p1 bra LEAVE;
-    mov.u32 %r4, %cluster_ctarank;
-    setp.eq.u32 %p2, %r4, 0;
-    @%p2 bra STUCK;
-    barrier.cluster.arrive;
-    barrier.cluster.wait;
+    setp.ge.u32 %p1, %r0, 32; @%p1 bra LEAVE;
+    mov.u32 %r4, %cluster_ctarank; setp.eq.u32 %p2, %r4, 0; @%p2 bra STUCK;
+    barrier.cluster.arrive; barrier.cluster.wait;
     ret;
-    LEAVE:
-    barrier.cluster.arrive;
+    LEAVE: barrier.cluster.arrive;
     ret;
-    STUCK:
-    mov.b32 %r3, words;
+    STUCK: mov.b32 %r3, words;
     elect.sync %r5|%p3, -1;
     @!%p3 bra WAIT;
     mbarrier.init.shared.b64 [%r3], 1;
-    WAIT:
-    bar.warp.sync -1;
-    AGAIN:
-    mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0;
-    @!%p4 bra AGAIN;
+    WAIT: bar.warp.sync -1;
+    AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra AGAIN;
     ret;
     """
     with pytest.raises(Deadlock, match="cluster barrier"):
@@ -127,10 +109,7 @@ def test_warps_that_have_exited_are_not_waited_for(threads, barrier):
 LEAVE_LATE = """
 @!%p1 bra STAY;
 mov.b32 %r6, 200;
-DELAY:
-sub.u32 %r6, %r6, 1;
-setp.ne.u32 %p2, %r6, 0;
-@%p2 bra DELAY;
+DELAY: sub.u32 %r6, %r6, 1; setp.ne.u32 %p2, %r6, 0; @%p2 bra DELAY;
 exit;
 STAY:
 """
@@ -184,15 +163,12 @@ def test_lanes_that_have_exited_are_not_waited_for(barrier, leave):
 def test_lanes_may_wait_for_other_warps_before_they_exit():
     """The upper halves of two warps meet by a counter and exit; meanwhile the lower halves wait at bar.sync."""
     leave = f"""
-    and.b32 %r6, %r0, 16;
-    setp.ne.u32 %p1, %r6, 0;
+    and.b32 %r6, %r0, 16; setp.ne.u32 %p1, %r6, 0;
     mov.b32 %r7, words;
     @!%p1 bra STAY;
     atom.shared.add.u32 %r8, [%r7+1024], 1;
-    MEET:
-    ld.volatile.shared.b32 %r8, [%r7+1024];
-    setp.ne.u32 %p2, %r8, 32;
-    @%p2 bra MEET;
+    MEET: ld.volatile.shared.b32 %r8, [%r7+1024];
+    setp.ne.u32 %p2, %r8, 32; @%p2 bra MEET;
     xor.b32 %r1, %r0, 32;
     {STORE_R1}
     exit;
@@ -210,14 +186,11 @@ def test_lanes_may_wait_for_other_warps_before_they_exit():
 def test_lanes_that_are_elsewhere_are_waited_for(barrier, where):
     elsewhere = {"at another barrier": "bar.sync 7;", "behind the branch": ""}[where]
     body = f"""
-    setp.ge.u32 %p1, %r0, 16;
-    @!%p1 bra STAY;
+    setp.ge.u32 %p1, %r0, 16; @!%p1 bra STAY;
     {elsewhere}
     bra.uni TOGETHER;
-    STAY:
-    {BARRIERS[barrier]};
-    TOGETHER:
-    mov.b32 %r1, 1;
+    STAY: {BARRIERS[barrier]};
+    TOGETHER: mov.b32 %r1, 1;
     """
     for schedule, seed in SCHEDULES:
         with pytest.raises(Fault, match="needs the whole warp converged"):
@@ -228,21 +201,15 @@ def test_exited_threads_do_not_complete_the_next_phase_of_a_barrier():
     """Two phases after warp 1 has left: warps 0 and 2 still wait for one another in each."""
     body = """
     shr.u32 %r2, %r0, 5;
-    setp.eq.u32 %p1, %r2, 1;
-    @%p1 exit;
+    setp.eq.u32 %p1, %r2, 1; @%p1 exit;
     mov.b32 %r3, words;
     setp.eq.u32 %p2, %r2, 2;
     bar.sync 0;
     @!%p2 bra READ;
     mov.b32 %r6, 100;
-    DELAY:
-    sub.u32 %r6, %r6, 1;
-    setp.ne.u32 %p3, %r6, 0;
-    @%p3 bra DELAY;
-    mov.b32 %r7, 5;
-    st.shared.b32 [%r3], %r7;
-    READ:
-    bar.sync 0;
+    DELAY: sub.u32 %r6, %r6, 1; setp.ne.u32 %p3, %r6, 0; @%p3 bra DELAY;
+    mov.b32 %r7, 5; st.shared.b32 [%r3], %r7;
+    READ: bar.sync 0;
     ld.shared.b32 %r1, [%r3];
     """
     for schedule, seed in SCHEDULES:
@@ -273,10 +240,8 @@ def test_a_count_is_of_whole_warps_also_where_the_cta_has_fewer_threads(engine, 
 
 
 IN_HALVES = """
-setp.ge.u32 %p1, %r0, 32;
-@%p1 bra SECOND;
-setp.ge.u32 %p1, %r0, 16;
-@%p1 bra OTHERS;
+setp.ge.u32 %p1, %r0, 32; @%p1 bra SECOND;
+setp.ge.u32 %p1, %r0, 16; @%p1 bra OTHERS;
 {first}
 exit;
 OTHERS:

@@ -30,8 +30,7 @@ st.shared.u32 [%r22], %r5;
 MEET{name}: bar.sync 0;
 {meanwhile}
 ld.shared.u32 %r6, [%r22];
-setp.eq.u32 %p1, %r6, 0;
-@%p1 bra SPIN{name};
+setp.eq.u32 %p1, %r6, 0; @%p1 bra SPIN{name};
 """
 
 

@@ -35,16 +35,12 @@ class Case:
 TWO_INITS = """
 mov.b32 %r3, words;
 and.b32 %r4, %r0, {who};
-setp.eq.u32 %p1, %r4, 0;
-@!%p1 bra READY;
+setp.eq.u32 %p1, %r4, 0; @!%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 128;
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 bar.sync 0;
 mbarrier.arrive.shared.b64 %rd5, [%r3];
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
-@!%p2 bra AGAIN;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra AGAIN;
 mov.b32 %r1, 8;
 """
 """Four warps; the first lane of each initialises the same mbarrier, with the same count."""
@@ -69,27 +65,18 @@ mov.b32 %r1, %r0;
 
 PEER = """
 mov.b32 %r3, words;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 1;
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 mov.b32 %r1, 3;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
-mov.u32 %r4, %cluster_ctarank;
-setp.eq.u32 %p2, %r4, 0;
-@%p2 bra STORE;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+mov.u32 %r4, %cluster_ctarank; setp.eq.u32 %p2, %r4, 0; @%p2 bra STORE;
 mov.b32 %r5, 2000;
-DELAY:
-sub.u32 %r5, %r5, 1;
-setp.ne.u32 %p3, %r5, 0;
-@%p3 bra DELAY;
+DELAY: sub.u32 %r5, %r5, 1; setp.ne.u32 %p3, %r5, 0; @%p3 bra DELAY;
 elect.sync %r6|%p4, -1;
 @!%p4 bra STORE;
 {signal}
-STORE:
-bar.warp.sync -1;
+STORE: bar.warp.sync -1;
 """
 """The CTA of rank 0 leaves; that of rank 1 signals a barrier of it afterwards, or a barrier of its own."""
 
@@ -102,19 +89,15 @@ COMMIT = (
 AFTER_INVAL = """
 mov.b32 %r3, words;
 mov.b32 %r1, 4;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 5;
 mbarrier.arrive.shared.b64 %rd5, [%r3];
 {}
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 """
 
 LANDED = """
-LANDED:
-mbarrier.try_wait.parity.shared.b64 %p5, [%r3], 0;
-@!%p5 bra LANDED;
+LANDED: mbarrier.try_wait.parity.shared.b64 %p5, [%r3], 0; @!%p5 bra LANDED;
 """
 
 PAIR_OF_CTAS = dict(grid=2, cluster=2)
@@ -204,15 +187,13 @@ def test_the_legal_program_has_no_finding(name):
 
 BULK = """
 mov.b32 %r3, words;
-shl.b32 %r4, %r0, 2;
-add.u32 %r4, %r4, %r3;
+shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
 add.u32 %r6, %r0, 10;
 st.shared.b32 [%r4], %r6;
 fence.proxy.async.shared::cta;
 bar.warp.sync -1;
 mov.b32 %r8, 0;
-mov.b64 %rd4, map;
-cvta.param.u64 %rd4, %rd4;
+mov.b64 %rd4, map; cvta.param.u64 %rd4, %rd4;
 elect.sync %r9|%p1, -1;
 @!%p1 bra DONE;
 cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%rd4, {{%r8}}], [%r3];

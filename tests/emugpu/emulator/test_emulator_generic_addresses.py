@@ -12,15 +12,13 @@ LANES = np.arange(32)
 
 SHARED_POINTER = """
 mov.b32 %r3, words;
-cvt.u64.u32 %rd4, %r3;
-cvta.shared.u64 %rd5, %rd4;
+cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd5, %rd4;
 """
 """%rd5: the generic address of ``words``."""
 
 OUT_POINTER = """
 cvta.global.u64 %rd6, %rd0;
-mul.wide.u32 %rd7, %r0, 4;
-add.u64 %rd6, %rd6, %rd7;
+mul.wide.u32 %rd7, %r0, 4; add.u64 %rd6, %rd6, %rd7;
 """
 """%rd6: the generic address of out[tid], %rd7 = 4 tid."""
 
@@ -53,15 +51,12 @@ def test_a_generic_store_to_global_memory_leaves_shared_memory_alone():
 def test_no_generic_store_to_global_memory_is_lost():
     """Every word of an allocation as large as the shared memory, and then some."""
     body = """
-    mul.wide.u32 %rd4, %r0, 4;
-    add.u64 %rd4, %rd4, %rd0;
+    mul.wide.u32 %rd4, %r0, 4; add.u64 %rd4, %rd4, %rd0;
     mov.b32 %r2, %r0;
-    AGAIN:
-    st.b32 [%rd4], %r2;
+    AGAIN: st.b32 [%rd4], %r2;
     add.u64 %rd4, %rd4, 128;
     add.u32 %r2, %r2, 32;
-    setp.lt.u32 %p1, %r2, 2048;
-    @%p1 bra AGAIN;
+    setp.lt.u32 %p1, %r2, 2048; @%p1 bra AGAIN;
     mov.b32 %r3, words;
     st.shared.b32 [%r3], %r2;
     ret;
@@ -77,8 +72,7 @@ def test_a_generic_load_reads_what_a_global_store_wrote():
 @pytest.mark.parametrize("instruction", ["atom.add.u32 %r9, [%rd5], %r0;", "red.add.u32 [%rd5], %r0;"])
 def test_a_generic_atomic_reaches_shared_memory(instruction):
     body = f"""
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
     mov.b32 %r4, 1000;
     mov.b32 %r3, words;
     st.shared.b32 [%r3], %r4;
@@ -100,8 +94,7 @@ def test_a_generic_atomic_reaches_global_memory(instruction):
 def test_a_generic_atomic_returns_the_old_shared_word():
     body = f"""
     {SHARED_POINTER}
-    mul.wide.u32 %rd7, %r0, 4;
-    add.u64 %rd5, %rd5, %rd7;
+    mul.wide.u32 %rd7, %r0, 4; add.u64 %rd5, %rd5, %rd7;
     add.u32 %r4, %r0, 50;
     st.b32 [%rd5], %r4;
     atom.exch.b32 %r1, [%rd5], %r0;
@@ -113,8 +106,7 @@ def test_a_generic_atomic_returns_the_old_shared_word():
 
 KINDS = {"shared of its own": SHARED_POINTER, "shared of a peer": SHARED_POINTER, "global": "", "parameter": ""}
 KINDS["shared of a peer"] += """
-mov.u32 %r4, %cluster_ctarank;
-xor.b32 %r4, %r4, 1;
+mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1;
 mapa.u64 %rd5, %rd5, %r4;
 """
 KINDS["global"] = "cvta.global.u64 %rd5, %rd0;"
@@ -170,19 +162,15 @@ MIXED = f"""
 {SHARED_POINTER}
 mul.wide.u32 %rd7, %r0, 4;
 mov.u32 %r4, %cluster_ctarank;
-mul.lo.u32 %r6, %r4, 1000;
-add.u32 %r6, %r6, %r0;
+mul.lo.u32 %r6, %r4, 1000; add.u32 %r6, %r6, %r0;
 add.u32 %r5, %r3, 0;
-shl.b32 %r7, %r0, 2;
-add.u32 %r5, %r5, %r7;
+shl.b32 %r7, %r0, 2; add.u32 %r5, %r5, %r7;
 st.shared.b32 [%r5], %r6;
-mul.wide.u32 %rd8, %r4, 512;
-add.u64 %rd8, %rd8, %rd0;
+mul.wide.u32 %rd8, %r4, 512; add.u64 %rd8, %rd8, %rd0;
 add.u64 %rd9, %rd8, %rd7;
 add.u32 %r6, %r6, 500;
 st.global.b32 [%rd9], %r6;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 xor.b32 %r8, %r4, 1;
 mapa.u64 %rd10, %rd5, %r8;
 add.u64 %rd5, %rd5, %rd7;
@@ -200,10 +188,8 @@ the CTA.
 """
 
 FINISH = """
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
-mul.wide.u32 %rd12, %r0, 4;
-add.u64 %rd12, %rd12, %rd8;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+mul.wide.u32 %rd12, %r0, 4; add.u64 %rd12, %rd12, %rd8;
 st.global.b32 [%rd12+128], %r1;
 ld.shared.b32 %r10, [%r5];
 st.global.b32 [%rd12+256], %r10;
@@ -243,8 +229,7 @@ def test_one_vector_load_may_read_several_spaces():
     and.b64 %rd11, %rd11, -8;
     ld.v2.b32 {%r12, %r13}, [%rd11];
     sub.u32 %r1, %r13, %r12;
-    mul.lo.u32 %r12, %r12, 2;
-    add.u32 %r1, %r1, %r12;
+    mul.lo.u32 %r12, %r12, 2; add.u32 %r1, %r1, %r12;
     """
     )
     for rank in range(2):
@@ -270,8 +255,7 @@ def test_one_atomic_may_change_several_spaces(opcode):
 def test_shared_addresses_survive_the_way_to_generic_and_back(space):
     body = f"""
     mov.b32 %r3, words;
-    cvt.u64.u32 %rd4, %r3;
-    cvta.{space}.u64 %rd5, %rd4;
+    cvt.u64.u32 %rd4, %r3; cvta.{space}.u64 %rd5, %rd4;
     cvta.to.{space}.u64 %rd6, %rd5;
     cvt.u32.u64 %r1, %rd6;
     xor.b32 %r1, %r1, %r3;
@@ -282,11 +266,9 @@ def test_shared_addresses_survive_the_way_to_generic_and_back(space):
 def test_a_peers_address_survives_the_way_to_generic_and_back():
     body = """
     mov.b32 %r3, words;
-    mov.u32 %r4, %cluster_ctarank;
-    xor.b32 %r4, %r4, 1;
+    mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1;
     mapa.shared::cluster.u32 %r5, %r3, %r4;
-    cvt.u64.u32 %rd4, %r5;
-    cvta.shared::cluster.u64 %rd5, %rd4;
+    cvt.u64.u32 %rd4, %r5; cvta.shared::cluster.u64 %rd5, %rd4;
     cvta.to.shared::cluster.u64 %rd6, %rd5;
     cvt.u32.u64 %r1, %rd6;
     xor.b32 %r1, %r1, %r5;
@@ -297,8 +279,7 @@ def test_a_peers_address_survives_the_way_to_generic_and_back():
 def test_mapa_of_a_generic_address_agrees_with_mapa_of_a_shared_one():
     body = f"""
     {SHARED_POINTER}
-    mov.u32 %r4, %cluster_ctarank;
-    xor.b32 %r4, %r4, 1;
+    mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1;
     mapa.shared::cluster.u32 %r5, %r3, %r4;
     mapa.u64 %rd6, %rd5, %r4;
     cvta.to.shared::cluster.u64 %rd7, %rd6;
@@ -313,8 +294,7 @@ def test_global_addresses_survive_the_way_to_generic_and_back():
     cvta.global.u64 %rd4, %rd0;
     cvta.to.global.u64 %rd5, %rd4;
     add.u32 %r1, %r0, 9;
-    mul.wide.u32 %rd6, %r0, 4;
-    add.u64 %rd5, %rd5, %rd6;
+    mul.wide.u32 %rd6, %r0, 4; add.u64 %rd5, %rd5, %rd6;
     st.global.b32 [%rd5], %r1;
     ret;
     """
@@ -324,8 +304,7 @@ def test_global_addresses_survive_the_way_to_generic_and_back():
 def test_a_shared_variable_has_a_generic_address():
     body = """
     cvta.shared.u64 %rd5, words;
-    mul.wide.u32 %rd7, %r0, 4;
-    add.u64 %rd5, %rd5, %rd7;
+    mul.wide.u32 %rd7, %r0, 4; add.u64 %rd5, %rd5, %rd7;
     st.b32 [%rd5], %r0;
     bar.warp.sync -1;
     mov.b32 %r3, words;

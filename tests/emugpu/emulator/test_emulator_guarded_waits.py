@@ -22,29 +22,21 @@ def everywhere(body: str, **options) -> list[np.ndarray]:
 WAIT_IN_SOME_LANES = """
 mov.b32 %r3, words;
 mov.b32 %r1, 0;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 1;
-READY:
-bar.sync 0;
-setp.ge.u32 %p4, %r0, 32;
-@%p4 bra SIGNAL;
+READY: bar.sync 0;
+setp.ge.u32 %p4, %r0, 32; @%p4 bra SIGNAL;
 setp.lt.u32 %p1, %r0, {lanes};
 setp.ge.u32 %p2, %r0, {lanes};
 add.u32 %r1, %r1, 1;
-AGAIN:
-add.u32 %r1, %r1, 100;
+AGAIN: add.u32 %r1, %r1, 100;
 @%p1 mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
 add.u32 %r1, %r1, 10;
 @!%p2 bra AGAIN;
 add.u32 %r1, %r1, 1;
 bra STORE;
-SIGNAL:
-mov.b32 %r4, 50;
-DELAY:
-sub.u32 %r4, %r4, 1;
-setp.ne.u32 %p3, %r4, 0;
-@%p3 bra DELAY;
+SIGNAL: mov.b32 %r4, 50;
+DELAY: sub.u32 %r4, %r4, 1; setp.ne.u32 %p3, %r4, 0; @%p3 bra DELAY;
 setp.eq.u32 %p3, %r0, 32;
 @%p3 mbarrier.arrive.shared.b64 %rd9, [%r3];
 STORE:
@@ -64,13 +56,10 @@ def test_lanes_outside_the_guard_of_a_try_wait_keep_their_predicate(lanes):
 def test_a_test_wait_under_a_guard_leaves_the_other_lanes_alone():
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
     mbarrier.init.shared.b64 [%r3], 1;
-    READY:
-    bar.warp.sync -1;
-    and.b32 %r4, %r0, 3;
-    setp.eq.u32 %p2, %r4, 1;
+    READY: bar.warp.sync -1;
+    and.b32 %r4, %r0, 3; setp.eq.u32 %p2, %r4, 1;
     setp.lt.u32 %p1, %r0, 16;
     @%p1 mbarrier.test_wait.parity.shared.b64 %p2, [%r3], 1;
     selp.b32 %r1, 1, 0, %p2;
@@ -86,8 +75,7 @@ mov.b32 %r3, words;
 add.u32 %r4, %r3, %r2;
 xor.b32 %r5, %r2, 252;
 add.u32 %r5, %r3, %r5;
-and.b32 %r6, %r0, 31;
-setp.lt.u32 %p1, %r6, {lanes};
+and.b32 %r6, %r0, 31; setp.lt.u32 %p1, %r6, {lanes};
 mov.b32 %r1, 0;
 st.shared.b32 [%r4], %r0;
 add.u32 %r1, %r1, 1000;
@@ -122,10 +110,8 @@ def test_the_thread_that_stored_waits_for_its_bulk_groups_under_a_guard(wait):
     """The elected thread reuses the shared memory after it has waited, so that waiting matters."""
     body = f"""
     mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 2;
-    add.u32 %r4, %r4, %r3;
-    mov.b64 %rd4, map;
-    cvta.param.u64 %rd4, %rd4;
+    shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
+    mov.b64 %rd4, map; cvta.param.u64 %rd4, %rd4;
     mov.b32 %r8, 0;
     add.u32 %r6, %r0, 10;
     st.shared.b32 [%r4], %r6;
@@ -239,8 +225,7 @@ def test_a_trap_behind_a_branch_that_is_not_taken_is_not_reached():
 
 def test_guarded_stores_loads_and_atomics_act_in_the_lanes_of_the_guard():
     body = """
-    and.b32 %r2, %r0, 3;
-    setp.eq.u32 %p1, %r2, 2;
+    and.b32 %r2, %r0, 3; setp.eq.u32 %p1, %r2, 2;
     shl.b32 %r4, %r0, 2;
     mov.b32 %r3, words;
     add.u32 %r4, %r4, %r3;
@@ -252,8 +237,7 @@ def test_guarded_stores_loads_and_atomics_act_in_the_lanes_of_the_guard():
     mov.b32 %r7, 0;
     @%p1 atom.shared.add.u32 %r7, [%r4], 1000;
     ld.shared.b32 %r8, [%r4];
-    mul.lo.u32 %r6, %r6, 10000;
-    add.u32 %r1, %r6, %r7;
+    mul.lo.u32 %r6, %r6, 10000; add.u32 %r1, %r6, %r7;
     add.u32 %r1, %r1, %r8;
     """
     chosen = LANES % 4 == 2
@@ -263,8 +247,7 @@ def test_guarded_stores_loads_and_atomics_act_in_the_lanes_of_the_guard():
 
 def test_guarded_global_stores_and_reductions_act_in_the_lanes_of_the_guard():
     body = """
-    mul.wide.u32 %rd1, %r0, 4;
-    add.u64 %rd1, %rd1, %rd0;
+    mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd1, %rd0;
     setp.lt.u32 %p1, %r0, 20;
     setp.lt.u32 %p2, %r0, 10;
     @%p1 st.global.b32 [%rd1], %r0;
@@ -279,16 +262,12 @@ def test_guarded_global_stores_and_reductions_act_in_the_lanes_of_the_guard():
 def test_a_guarded_arrival_counts_the_lanes_of_the_guard(lanes):
     body = f"""
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
     mbarrier.init.shared.b64 [%r3], {{count}};
-    READY:
-    bar.warp.sync -1;
+    READY: bar.warp.sync -1;
     setp.lt.u32 %p1, %r0, {lanes};
     @%p1 mbarrier.arrive.shared.b64 %rd9, [%r3];
-    AGAIN:
-    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
-    @!%p2 bra AGAIN;
+    AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra AGAIN;
     mov.b32 %r1, 1;
     """
     assert (run(body.format(count=lanes) + STORE_R1 + "ret;", module_scope=WORDS) == 1).all()

@@ -282,8 +282,7 @@ def test_atomics_of_64_bits(space):
         for opcode in ("atom", "red"):
             written = f"{opcode}.{space}.{operation} {'%rd6, ' if opcode == 'atom' else ''}[{place}], %rd5;"
             body = f"""
-            setp.ne.u32 %p1, %r0, 0;
-            @%p1 exit;
+            setp.ne.u32 %p1, %r0, 0; @%p1 exit;
             mov.b32 %r3, words;
             add.s64 %rd3, %rd0, 64;
             mov.b64 %rd6, {old};
@@ -365,8 +364,7 @@ def test_addresses_tell_the_cta_they_lie_in(rank):
     mad.lo.u32 %r1, %r1, 10, %r13;
     mad.lo.u32 %r1, %r1, 10, %r14;
     mov.u32 %r20, %cluster_ctarank;
-    mul.lo.u32 %r20, %r20, 32;
-    add.u32 %r0, %r0, %r20;
+    mul.lo.u32 %r20, %r20, 32; add.u32 %r0, %r0, %r20;
     """.replace("cvta.shared::cluster.u64 %rd4, %r6;", "cvt.u64.u32 %rd4, %r6; cvta.shared::cluster.u64 %rd4, %rd4;")
     body = body.replace("cvta.shared.u64 %rd5, %r3;", "cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd5, %rd5;")
     found = launch(body + STORE_R1 + "ret;", grid=4, cluster=4, words=128, module_scope=WORDS).words(128).reshape(4, 32)
@@ -397,8 +395,7 @@ def test_the_halves_of_128_bits_may_be_alike_in_all_lanes_or_not(low, high):
     mov.b64 %rd7, {high};
     mov.b128 %q1, {{%rd6, %rd7}};
     mov.b128 {{%rd8, %rd9}}, %q1;
-    mul.wide.u32 %rd1, %r0, 16;
-    add.u64 %rd1, %rd1, %rd0;
+    mul.wide.u32 %rd1, %r0, 16; add.u64 %rd1, %rd1, %rd0;
     st.global.v2.b64 [%rd1], {{%rd8, %rd9}};
     ld.global.b128 %q2, [%rd1];
     mov.b128 {{%rd10, %rd11}}, %q2;

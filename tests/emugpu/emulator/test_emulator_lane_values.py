@@ -26,8 +26,7 @@ def from_table(body: str) -> np.ndarray:
 def test_every_lane_loads_its_own_parameter_word(space):
     body = f"""
     mov.b64 %rd4, first;
-    mul.wide.u32 %rd5, %r0, 4;
-    add.u64 %rd4, %rd4, %rd5;
+    mul.wide.u32 %rd5, %r0, 4; add.u64 %rd4, %rd4, %rd5;
     ld.{space}.b32 %r1, [%rd4];
     """
     assert (from_table(body) == TABLE[:32]).all()
@@ -38,8 +37,7 @@ def test_lanes_load_parameter_words_in_any_order():
     mov.b64 %rd4, first;
     mul.lo.u32 %r2, %r0, 13;
     and.b32 %r2, %r2, 31;
-    mul.wide.u32 %rd5, %r2, 4;
-    add.u64 %rd4, %rd4, %rd5;
+    mul.wide.u32 %rd5, %r2, 4; add.u64 %rd4, %rd4, %rd5;
     ld.param.b32 %r1, [%rd4+16];
     """
     assert (from_table(body) == TABLE[4 + LANES * 13 % 32]).all()
@@ -49,16 +47,13 @@ def test_lanes_load_pairs_and_halves_of_parameter_words():
     body = """
     mov.b64 %rd4, first;
     and.b32 %r2, %r0, 15;
-    mul.wide.u32 %rd5, %r2, 8;
-    add.u64 %rd4, %rd4, %rd5;
+    mul.wide.u32 %rd5, %r2, 8; add.u64 %rd4, %rd4, %rd5;
     ld.param.v2.b32 {%r3, %r4}, [%rd4];
     ld.param.b64 %rd6, [%rd4];
     ld.param.u8 %r5, [%rd4+4];
     cvt.u32.u64 %r6, %rd6;
-    mul.lo.u32 %r1, %r4, 1000;
-    add.u32 %r1, %r1, %r3;
-    mul.lo.u32 %r5, %r5, 1000000;
-    add.u32 %r1, %r1, %r5;
+    mul.lo.u32 %r1, %r4, 1000; add.u32 %r1, %r1, %r3;
+    mul.lo.u32 %r5, %r5, 1000000; add.u32 %r1, %r1, %r5;
     sub.u32 %r1, %r1, %r6;
     """
     pairs = TABLE[:32].reshape(16, 2)[LANES % 16]
@@ -67,8 +62,7 @@ def test_lanes_load_pairs_and_halves_of_parameter_words():
 
 def test_lanes_load_parameter_words_through_generic_addresses():
     body = """
-    mov.b64 %rd4, first;
-    cvta.param.u64 %rd4, %rd4;
+    mov.b64 %rd4, first; cvta.param.u64 %rd4, %rd4;
     mul.wide.u32 %rd5, %r0, 4;
     sub.u64 %rd4, %rd4, %rd5;
     ld.b32 %r1, [%rd4+124];
@@ -79,8 +73,7 @@ def test_lanes_load_parameter_words_through_generic_addresses():
 def test_some_lanes_load_a_parameter_word():
     body = """
     mov.b64 %rd4, first;
-    mul.wide.u32 %rd5, %r0, 4;
-    add.u64 %rd4, %rd4, %rd5;
+    mul.wide.u32 %rd5, %r0, 4; add.u64 %rd4, %rd4, %rd5;
     mov.b32 %r1, 1;
     setp.gt.u32 %p1, %r0, 20;
     @%p1 ld.param.b32 %r1, [%rd4];
@@ -92,16 +85,14 @@ def test_some_lanes_load_a_parameter_word():
 
 TWO_BARRIERS = """
 mov.b32 %r3, words;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 16;
 mbarrier.init.shared.b64 [%r3+8], 1;
 mbarrier.arrive.shared.b64 %rd9, [%r3+8];
 mbarrier.inval.shared.b64 [%r3+8];
 mbarrier.init.shared.b64 [%r3+8], 16;
 mbarrier.arrive.shared.b64 %rd9, [%r3+8], 16;
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 setp.ge.u32 %p1, %r0, 16;
 {choice}
 add.u32 %r5, %r5, %r3;
@@ -168,9 +159,7 @@ def test_lanes_wait_with_the_states_they_got():
         TWO_BARRIERS.format(choice=HALF_EACH[0])
         + """
     mbarrier.arrive.shared.b64 %rd5, [%r5];
-    AGAIN:
-    mbarrier.try_wait.shared.b64 %p2, [%r5], %rd5;
-    @!%p2 bra AGAIN;
+    AGAIN: mbarrier.try_wait.shared.b64 %p2, [%r5], %rd5; @!%p2 bra AGAIN;
     mov.b32 %r1, 1;
     """
     )
@@ -185,24 +174,17 @@ def test_lanes_arrive_at_peers_of_their_own():
     """Lane t of either CTA arrives at rank t % 2; each barrier gets 16 arrivals of each CTA."""
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
     mbarrier.init.shared.b64 [%r3], 32;
-    READY:
-    bar.warp.sync -1;
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
+    READY: bar.warp.sync -1;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     and.b32 %r4, %r0, 1;
     mapa.shared::cluster.u32 %r5, %r3, %r4;
     mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r5];
-    AGAIN:
-    mbarrier.try_wait.parity.acquire.cluster.shared.b64 %p2, [%r3], 0;
-    @!%p2 bra AGAIN;
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
+    AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared.b64 %p2, [%r3], 0; @!%p2 bra AGAIN;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     mov.u32 %r4, %cluster_ctarank;
-    mul.lo.u32 %r4, %r4, 32;
-    add.u32 %r0, %r0, %r4;
+    mul.lo.u32 %r4, %r4, 32; add.u32 %r0, %r0, %r4;
     mov.b32 %r1, %r0;
     """
     for schedule, seed in SCHEDULES:
@@ -214,11 +196,9 @@ def test_lanes_of_different_counts():
     """Lane t arrives t + 1 times: 528 in all."""
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
     mbarrier.init.shared.b64 [%r3], 528;
-    READY:
-    bar.warp.sync -1;
+    READY: bar.warp.sync -1;
     add.u32 %r4, %r0, 1;
     mbarrier.arrive.shared.b64 %rd5, [%r3], %r4;
     mbarrier.test_wait.shared.b64 %p2, [%r3], %rd5;

@@ -50,12 +50,9 @@ def test_both_halves_of_a_warp_name_as_many_threads_at_a_barrier(first, second, 
 
 SIDES = """
 mov.b32 %r3, words;
-shl.b32 %r4, %r0, 2;
-add.u32 %r4, %r4, %r3;
+shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
 xor.b32 %r5, %r4, 4;
-and.b32 %r6, %r0, 1;
-setp.eq.u32 %p1, %r6, 1;
-@%p1 bra ODD;
+and.b32 %r6, %r0, 1; setp.eq.u32 %p1, %r6, 1; @%p1 bra ODD;
 add.u32 %r7, %r0, 100;
 st.shared.b32 [%r4], %r7;
 bar.warp.sync {mask};
@@ -73,10 +70,7 @@ JOIN:
 
 DELAY = """
 mov.b32 %r8, 20;
-DELAY:
-sub.u32 %r8, %r8, 1;
-setp.ne.u32 %p2, %r8, 0;
-@%p2 bra DELAY;
+DELAY: sub.u32 %r8, %r8, 1; setp.ne.u32 %p2, %r8, 0; @%p2 bra DELAY;
 """
 
 
@@ -91,33 +85,25 @@ def test_the_sides_of_a_branch_meet_at_their_own_warp_barriers(mask, delay):
 def test_the_sides_of_a_branch_may_meet_more_than_once():
     body = """
     mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 2;
-    add.u32 %r4, %r4, %r3;
+    shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
     xor.b32 %r5, %r4, 64;
     mov.b32 %r1, 0;
     mov.b32 %r9, 0;
-    setp.ge.u32 %p1, %r0, 16;
-    @%p1 bra HIGH;
-    LOW:
-    st.shared.b32 [%r4], %r9;
+    setp.ge.u32 %p1, %r0, 16; @%p1 bra HIGH;
+    LOW: st.shared.b32 [%r4], %r9;
     bar.warp.sync -1;
     ld.shared.b32 %r6, [%r5];
     add.u32 %r1, %r1, %r6;
     bar.warp.sync -1;
-    add.u32 %r9, %r9, 1;
-    setp.lt.u32 %p2, %r9, 4;
-    @%p2 bra LOW;
+    add.u32 %r9, %r9, 1; setp.lt.u32 %p2, %r9, 4; @%p2 bra LOW;
     bra JOIN;
-    HIGH:
-    mul.lo.u32 %r7, %r9, 10;
+    HIGH: mul.lo.u32 %r7, %r9, 10;
     st.shared.b32 [%r4], %r7;
     bar.warp.sync -1;
     ld.shared.b32 %r6, [%r5];
     add.u32 %r1, %r1, %r6;
     bar.warp.sync -1;
-    add.u32 %r9, %r9, 1;
-    setp.lt.u32 %p2, %r9, 4;
-    @%p2 bra HIGH;
+    add.u32 %r9, %r9, 1; setp.lt.u32 %p2, %r9, 4; @%p2 bra HIGH;
     JOIN:
     """
     for out in everywhere(body):
@@ -128,8 +114,7 @@ def test_a_warp_barrier_leaves_the_lanes_outside_its_mask_alone():
     """Lanes 8 to 15 and 16 to 23 meet; the others wait at the end of the branch."""
     body = """
     mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 2;
-    add.u32 %r4, %r4, %r3;
+    shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
     xor.b32 %r5, %r4, 96;
     mov.b32 %r1, 1;
     shr.u32 %r6, %r0, 3;
@@ -138,13 +123,11 @@ def test_a_warp_barrier_leaves_the_lanes_outside_its_mask_alone():
     @%p1 bra FIRST;
     @%p2 bra SECOND;
     bra JOIN;
-    FIRST:
-    st.shared.b32 [%r4], %r0;
+    FIRST: st.shared.b32 [%r4], %r0;
     bar.warp.sync 0x00ffff00;
     ld.shared.b32 %r1, [%r5];
     bra JOIN;
-    SECOND:
-    st.shared.b32 [%r4], %r0;
+    SECOND: st.shared.b32 [%r4], %r0;
     bar.warp.sync 0x00ffff00;
     ld.shared.b32 %r1, [%r5];
     JOIN:
@@ -155,15 +138,12 @@ def test_a_warp_barrier_leaves_the_lanes_outside_its_mask_alone():
 
 def test_a_warp_barrier_does_not_wait_for_lanes_that_have_exited():
     body = """
-    setp.ge.u32 %p1, %r0, 20;
-    @%p1 exit;
-    setp.ge.u32 %p1, %r0, 10;
-    @%p1 bra SECOND;
+    setp.ge.u32 %p1, %r0, 20; @%p1 exit;
+    setp.ge.u32 %p1, %r0, 10; @%p1 bra SECOND;
     bar.warp.sync -1;
     mov.b32 %r1, 1;
     bra JOIN;
-    SECOND:
-    bar.warp.sync -1;
+    SECOND: bar.warp.sync -1;
     mov.b32 %r1, 2;
     JOIN:
     """
@@ -178,15 +158,11 @@ def test_a_warp_barrier_that_nobody_else_reaches_is_reported():
     elect.sync %r5|%p3, -1;
     @!%p3 bra READY;
     mbarrier.init.shared.b64 [%r3], 1;
-    READY:
-    bar.warp.sync -1;
-    setp.ge.u32 %p1, %r0, 16;
-    @%p1 bra SECOND;
+    READY: bar.warp.sync -1;
+    setp.ge.u32 %p1, %r0, 16; @%p1 bra SECOND;
     bar.warp.sync -1;
     bra JOIN;
-    SECOND:
-    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
-    @!%p2 bra SECOND;
+    SECOND: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra SECOND;
     JOIN: ret;
     """
     with pytest.raises((Deadlock, Fault), match=r"bar\.warp\.sync"):
@@ -202,10 +178,8 @@ def test_a_lane_outside_the_mask_of_its_warp_barrier_is_reported():
 
 APART = """
 mov.b32 %r1, 99;
-setp.ge.u32 %p1, %r0, 12;
-@%p1 bra HIGH;
-setp.lt.u32 %p2, %r0, {first};
-@%p2 bra JOIN;
+setp.ge.u32 %p1, %r0, 12; @%p1 bra HIGH;
+setp.lt.u32 %p2, %r0, {first}; @%p2 bra JOIN;
 {low}
 bra JOIN;
 HIGH:
@@ -312,16 +286,13 @@ def test_values_that_are_not_all_defined_are_exchanged_by_lanes_apart(engine):
 
 BARRIERS = """
 mov.b32 %r3, words;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 1;
 mbarrier.init.shared.b64 [%r3+8], 1;
 mbarrier.init.shared.b64 [%r3+16], 16;
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 bar.sync 0;
-setp.ge.u32 %p4, %r0, 32;
-@%p4 bra SIGNAL;
+setp.ge.u32 %p4, %r0, 32; @%p4 bra SIGNAL;
 setp.ge.u32 %p1, %r0, 16;
 selp.b32 %r5, 8, 0, %p1;
 add.u32 %r5, %r5, %r3;
@@ -330,10 +301,8 @@ add.u32 %r5, %r5, %r3;
 
 SIGNAL = """
 bra STORE;
-SIGNAL:
-mov.b32 %r1, 0;
-setp.ne.u32 %p5, %r0, 32;
-@%p5 bra STORE;
+SIGNAL: mov.b32 %r1, 0;
+setp.ne.u32 %p5, %r0, 32; @%p5 bra STORE;
 mbarrier.arrive.shared.b64 %rd9, [%r3+{first}];
 {between}
 mbarrier.arrive.shared.b64 %rd9, [%r3+{second}];
@@ -341,23 +310,17 @@ STORE:
 """
 
 ANSWERED = """
-ANSWER:
-mbarrier.try_wait.parity.shared.b64 %p6, [%r3+16], 0;
-@!%p6 bra ANSWER;
+ANSWER: mbarrier.try_wait.parity.shared.b64 %p6, [%r3+16], 0; @!%p6 bra ANSWER;
 """
 """The second barrier is signalled only once the 16 lanes that wait for the first have answered."""
 
 BRANCHES = """
 @%p1 bra SECOND;
-FIRST:
-mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
-@!%p2 bra FIRST;
+FIRST: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra FIRST;
 {answer}
 mov.b32 %r1, 1;
 bra STORE;
-SECOND:
-mbarrier.try_wait.parity.shared.b64 %p2, [%r3+8], 0;
-@!%p2 bra SECOND;
+SECOND: mbarrier.try_wait.parity.shared.b64 %p2, [%r3+8], 0; @!%p2 bra SECOND;
 {answer}
 mov.b32 %r1, 2;
 """
@@ -365,17 +328,14 @@ mov.b32 %r1, 2;
 ANSWER = "mbarrier.arrive.shared.b64 %rd9, [%r3+16];"
 
 ONE_LOOP = """
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0;
-@!%p2 bra AGAIN;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra AGAIN;
 {answer}
 selp.b32 %r1, 2, 1, %p1;
 """
 
 WHOLE_WARP_LOOP = """
 setp.eq.u32 %p7, %r0, %r0;
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0;
 and.pred %p8, %p2, %p7;
 @%p8 mbarrier.arrive.shared.b64 %rd9, [%r3+16];
 @%p8 setp.ne.u32 %p7, %r0, %r0;
@@ -410,7 +370,7 @@ def test_lanes_that_are_released_answer_while_others_of_their_warp_wait(first, s
 @pytest.mark.parametrize("loop", [BRANCHES, ONE_LOOP], ids=["branches", "one loop"])
 def test_a_barrier_that_never_completes_is_named(loop):
     body = BARRIERS + loop.format(answer="") + SIGNAL.format(first=0, second=0, between=ANSWERED)
-    body = body.replace("mbarrier.try_wait.parity.shared.b64 %p6, [%r3+16], 0;\n@!%p6 bra ANSWER;", "bra STORE;")
+    body = body.replace("mbarrier.try_wait.parity.shared.b64 %p6, [%r3+16], 0; @!%p6 bra ANSWER;", "bra STORE;")
     with pytest.raises(Deadlock, match="mbarrier at shared 0x408") as error:
         run(body + "ret;", threads=64, module_scope=WORDS)
     assert "mbarrier at shared 0x400" not in str(error.value)
@@ -420,18 +380,14 @@ def test_one_wait_for_phases_of_its_own_in_every_lane():
     """One instruction, one barrier, two parities: the lanes that ask for the finished phase go on at once."""
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
     mbarrier.init.shared.b64 [%r3], 16;
-    READY:
-    bar.warp.sync -1;
+    READY: bar.warp.sync -1;
     setp.lt.u32 %p1, %r0, 16;
     selp.b32 %r4, 1, 0, %p1;
     mov.b32 %r1, 0;
-    AGAIN:
-    add.u32 %r1, %r1, 1;
-    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], %r4;
-    @!%p2 bra AGAIN;
+    AGAIN: add.u32 %r1, %r1, 1;
+    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], %r4; @!%p2 bra AGAIN;
     @%p1 mbarrier.arrive.shared.b64 %rd9, [%r3];
     min.u32 %r1, %r1, 1;
     """
@@ -443,8 +399,7 @@ def test_one_wait_for_phases_of_its_own_in_every_lane():
 def test_lanes_that_were_apart_know_again_who_they_are(apart, engine):
     """The lane that comes first may have been alone."""
     body = f"""
-    mov.u32 %r4, {apart}; shr.u32 %r4, %r4, %r0; and.b32 %r4, %r4, 1; setp.ne.u32 %p1, %r4, 0;
-    @%p1 bra JOIN;
+    mov.u32 %r4, {apart}; shr.u32 %r4, %r4, %r0; and.b32 %r4, %r4, 1; setp.ne.u32 %p1, %r4, 0; @%p1 bra JOIN;
     add.u32 %r5, %r0, 1;
     JOIN: mov.u32 %r6, %tid.x; mov.u32 %r7, %laneid; mad.lo.u32 %r1, %r6, 100, %r7;
     """

@@ -13,15 +13,12 @@ from emugpu.emulator import Deadlock, LaunchResult
 
 SETUP = """
 mov.b32 %r3, words;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], 1;
-READY:
-bar.sync 0;
+READY: bar.sync 0;
 setp.ge.u32 %p2, %r0, 32;
 setp.lt.u32 %p6, %r0, 16;
-and.b32 %r9, %r0, 31;
-setp.eq.u32 %p7, %r9, 0;
+and.b32 %r9, %r0, 31; setp.eq.u32 %p7, %r9, 0;
 """
 """Warp 0 waits, warp 1 arrives; %p6: lanes 0 to 15 of warp 0, %p7: the first lane of a warp."""
 

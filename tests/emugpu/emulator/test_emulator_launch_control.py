@@ -186,8 +186,7 @@ add.s32 %r32, %r32, SLOT;
 """%r30 full, %r31 empty, %r32 response of slot %r34."""
 
 ADVANCE = """
-add.s32 %r34, %r34, 1;
-setp.eq.u32 %p9, %r34, 2;
+add.s32 %r34, %r34, 1; setp.eq.u32 %p9, %r34, 2;
 @%p9 mov.b32 %r34, 0;
 @%p9 xor.b32 %r35, %r35, 1;
 """
@@ -205,24 +204,19 @@ READY:
 {CLUSTER_BARRIER}
 mov.b32 %r34, 0;
 mov.b32 %r35, 0;
-setp.ne.u32 %p4, %r1, 0;
-@%p4 bra WORKER;
-setp.ne.u32 %p4, %r20, 0;
-@%p4 bra DONE;
-setp.gt.u32 %p4, %r2, 1;
-@%p4 bra DONE;
+setp.ne.u32 %p4, %r1, 0; @%p4 bra WORKER;
+setp.ne.u32 %p4, %r20, 0; @%p4 bra DONE;
+setp.gt.u32 %p4, %r2, 1; @%p4 bra DONE;
 
 ASK:
 {SCHEDULER}
 xor.b32 %r36, %r35, 1;
-W0: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p5, [%r31], %r36;
-@!%p5 bra W0;
+W0: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p5, [%r31], %r36; @!%p5 bra W0;
 mapa.shared::cluster.u32 %r37, %r30, %r2;
 mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%r37], 16;
 bar.warp.sync 3;
 @%p0 {MULTICAST_REQUEST.replace("[response], [bar]", "[%r32], [%r30]")}
-W1: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r30], %r35;
-@!%p5 bra W1;
+W1: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r30], %r35; @!%p5 bra W1;
 ld.shared.b128 %handle, [%r32];
 {FENCE}
 bar.warp.sync 3;
@@ -237,8 +231,7 @@ WORKER:
 WORK:
 {PROCESS.replace("@%p0 st", "@%p1 st").replace("%r1;", "0;")}
 {SCHEDULER}
-W2: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r30], %r35;
-@!%p5 bra W2;
+W2: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r30], %r35; @!%p5 bra W2;
 ld.shared.b128 %handle, [%r32];
 {FENCE}
 bar.warp.sync -1;
@@ -251,9 +244,7 @@ mapa.shared::cluster.u32 %r37, %r31, 0;
 {GRANTED_TILE}
 bra.uni WORK;
 
-DONE:
-barrier.cluster.arrive;
-barrier.cluster.wait;
+DONE: barrier.cluster.arrive; barrier.cluster.wait;
 ret;
 }}"""
 )
@@ -283,8 +274,7 @@ shl.b32 %r30, %r0, 4;
 mov.b32 %r31, responses;
 add.s32 %r30, %r30, %r31;
 {REQUEST.replace("[response], [bar]", "[%r30], [full]")}
-W: mbarrier.try_wait.parity.shared::cta.b64 %p5, [full], 0;
-@!%p5 bra W;
+W: mbarrier.try_wait.parity.shared::cta.b64 %p5, [full], 0; @!%p5 bra W;
 ld.shared.b128 %handle, [%r30];
 {IS_CANCELED}
 @!%p5 ret;
@@ -339,9 +329,7 @@ def test_leaving_right_after_the_request_is_reported():
 def test_a_grant_behind_a_refusal_is_lost_if_nobody_looks_at_it():
     """The rest is awaited, so nothing is against the rules; but a refusal does not mean that no work is left."""
     ignore = """
-    REST:
-    setp.eq.u32 %p4, %r4, %r5;
-    @%p4 bra DONE;
+    REST: setp.eq.u32 %p4, %r4, %r5; @%p4 bra DONE;
     {wait}
     bra.uni REST;
     """
@@ -433,14 +421,12 @@ def test_a_failed_response_holds_no_coordinates_by_chance():
     """What it holds beside the flag is undefined: it must not look like a CTA of some grid."""
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 exit;
+    setp.ne.u32 %p1, %r0, 0; @%p1 exit;
     mbarrier.init.shared.b64 [%r3+16], 1;
     mbarrier.arrive.expect_tx.shared.b64 _, [%r3+16], 16;
     add.u32 %r4, %r3, 16;
     clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r4];
-    WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r4], 0;
-    @!%p2 bra WAIT;
+    WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r4], 0; @!%p2 bra WAIT;
     ld.shared.v4.b32 {%r5, %r6, %r7, %r8}, [%r3];
     st.global.v4.b32 [%rd0], {%r5, %r6, %r7, %r8};
     ret;

@@ -17,16 +17,12 @@ VICTIM = "mbarrier at shared 0x440"
 SETUP = """
 mov.b32 %r3, words;
 mov.b64 %rd5, 7;
-cvt.u64.u32 %rd4, %r3;
-cvta.shared.u64 %rd4, %rd4;
-shl.b32 %r4, %r0, 2;
-add.u32 %r4, %r4, %r3;
-setp.eq.u32 %p1, %r0, 0;
-@!%p1 bra READY;
+cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd4, %rd4;
+shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
+setp.eq.u32 %p1, %r0, 0; @!%p1 bra READY;
 mbarrier.init.shared.b64 [%r3+64], 1;
 {inval}
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 """
 """%r3: words, %rd4: the same as a generic address, %r4 = words + 4 tid, %p1: thread 0."""
 
@@ -76,18 +72,15 @@ def test_a_write_over_a_peers_live_mbarrier_is_reported(write):
     body = (
         SETUP.format(inval="")
         + """
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
-    mov.u32 %r6, %cluster_ctarank;
-    xor.b32 %r6, %r6, 1;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    mov.u32 %r6, %cluster_ctarank; xor.b32 %r6, %r6, 1;
     mapa.shared::cluster.u32 %r7, %r3, %r6;
     setp.eq.u32 %p2, %r6, 0;
     and.pred %p1, %p1, %p2;
     @%p1 """
         + write
         + """
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     ret;
     """
     )
@@ -101,18 +94,14 @@ LOAD = """
 @!%p1 bra DONE;
 mbarrier.init.shared.b64 [%r3+2048], 1;
 mbarrier.arrive.expect_tx.shared.b64 %rd6, [%r3+2048], 128;
-mov.b64 %rd7, map;
-cvta.param.u64 %rd7, %rd7;
+mov.b64 %rd7, map; cvta.param.u64 %rd7, %rd7;
 mov.b32 %r6, 0;
 add.u32 %r7, %r3, {at};
 add.u32 %r8, %r3, 2048;
 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{more}
 [%r7], [%rd7, {{%r6}}], [%r8]{mask};
-WAIT:
-mbarrier.try_wait.parity.shared.b64 %p2, [%r3+2048], 0;
-@!%p2 bra WAIT;
-DONE:
-ret;
+WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r3+2048], 0; @!%p2 bra WAIT;
+DONE: ret;
 """
 
 

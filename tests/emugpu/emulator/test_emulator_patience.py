@@ -133,31 +133,25 @@ def test_two_warps_that_write_and_poll_in_turn_come_to_their_end(order):
     first, second = order
     body = f"""
     shr.u32 %r2, %r0, 5;
-    setp.ge.u32 %p1, %r0, 64;
-    @%p1 exit;
+    setp.ge.u32 %p1, %r0, 64; @%p1 exit;
     setp.eq.u32 %p2, %r2, {first};
-    mov.b32 %r5, 0;
-    st.volatile.global.b32 [%rd0+512], %r5;
+    mov.b32 %r5, 0; st.volatile.global.b32 [%rd0+512], %r5;
     bar.sync 0, 64;
     mov.b32 %r5, 1;
     @!%p2 bra PONG;
     PING: st.volatile.global.b32 [%rd0+512], %r5;
     add.u32 %r6, %r5, 1;
     ANSWER: ld.volatile.global.b32 %r7, [%rd0+512];
-    setp.ne.u32 %p3, %r7, %r6;
-    @%p3 bra ANSWER;
+    setp.ne.u32 %p3, %r7, %r6; @%p3 bra ANSWER;
     add.u32 %r5, %r5, 2;
-    setp.lt.u32 %p4, %r5, 20;
-    @%p4 bra PING;
+    setp.lt.u32 %p4, %r5, 20; @%p4 bra PING;
     bra END;
     PONG: ld.volatile.global.b32 %r7, [%rd0+512];
-    setp.ne.u32 %p3, %r7, %r5;
-    @%p3 bra PONG;
+    setp.ne.u32 %p3, %r7, %r5; @%p3 bra PONG;
     add.u32 %r6, %r5, 1;
     st.volatile.global.b32 [%rd0+512], %r6;
     add.u32 %r5, %r5, 2;
-    setp.lt.u32 %p4, %r5, 20;
-    @%p4 bra PONG;
+    setp.lt.u32 %p4, %r5, 20; @%p4 bra PONG;
     END: mov.b32 %r1, %r5;
     """
     for options in ({}, {"schedule": "random", "seed": 5}):

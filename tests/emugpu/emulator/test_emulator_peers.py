@@ -11,23 +11,16 @@ from emugpu.emulator import Fault
 
 PEER = """
 mov.b32 %r3, words;
-mov.b32 %r4, 5;
-st.shared.b32 [%r3], %r4;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
-mov.u32 %r5, %cluster_ctarank;
-setp.eq.u32 %p1, %r5, 0;
-@%p1 exit;
+mov.b32 %r4, 5; st.shared.b32 [%r3], %r4;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+mov.u32 %r5, %cluster_ctarank; setp.eq.u32 %p1, %r5, 0; @%p1 exit;
 mov.b32 %r6, 500;
-DELAY: sub.u32 %r6, %r6, 1;
-setp.ne.u32 %p2, %r6, 0;
-@%p2 bra DELAY;
+DELAY: sub.u32 %r6, %r6, 1; setp.ne.u32 %p2, %r6, 0; @%p2 bra DELAY;
 and.b32 %r7, %r0, {some};
 min.u32 %r7, %r7, 1;
 sub.u32 %r7, 1, %r7;
 mapa.shared::cluster.u32 %r8, %r3, %r7;
-cvt.u64.u32 %rd4, %r8;
-cvta.shared::cluster.u64 %rd4, %rd4;
+cvt.u64.u32 %rd4, %r8; cvta.shared::cluster.u64 %rd4, %rd4;
 """
 """Rank 0 leaves. %r8 and %rd4: a word in rank 1 where tid & some is 0, which lives, and elsewhere in rank 0."""
 
@@ -77,10 +70,8 @@ def test_shared_cta_addresses_name_no_other_cta(access, space):
 
 LIVE = """
 mov.b32 %r3, words;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 exit;
-mov.b32 %r4, 7;
-st.shared.b32 [%r3+56], %r4;
+setp.ne.u32 %p1, %r0, 0; @%p1 exit;
+mov.b32 %r4, 7; st.shared.b32 [%r3+56], %r4;
 st.shared.b32 [%r3+60], %r4;
 mbarrier.init.shared.b64 [%r3+64], 1;
 """
@@ -125,8 +116,7 @@ def test_a_rank_that_the_cluster_does_not_have(access, cluster):
         mov.b32 %r3, words;
         mov.b32 %r4, 5;
         mapa.shared::cluster.u32 %r8, %r3, {rank};
-        cvt.u64.u32 %rd4, %r8;
-        cvta.shared::cluster.u64 %rd4, %rd4;
+        cvt.u64.u32 %rd4, %r8; cvta.shared::cluster.u64 %rd4, %rd4;
         """
         with pytest.raises(Fault, match=f"names CTA rank {rank} of a cluster of {cluster}") as error:
             launch(body + access + "ret;", grid=cluster, cluster=cluster, module_scope=WORDS)

@@ -87,11 +87,9 @@ def test_polling_that_writes_the_same_value_again_is_reported(operation):
     """Nobody sees a difference in memory: this is polling, though every round writes."""
     body = f"""
     add.s64 %rd4, %rd0, 0;
-    mov.b32 %r4, 5;
-    st.global.b32 [%rd4], %r4;
+    mov.b32 %r4, 5; st.global.b32 [%rd4], %r4;
     POLL: atom.global.{operation};
-    setp.ne.s32 %p1, %r5, 0;
-    @%p1 bra POLL;
+    setp.ne.s32 %p1, %r5, 0; @%p1 bra POLL;
     ret;
     """
     with pytest.raises(Livelock, match=rf"PTX line \d+.*atom.global.{operation.split('.')[0]}"):
@@ -101,11 +99,9 @@ def test_polling_that_writes_the_same_value_again_is_reported(operation):
 def test_polling_that_counts_in_memory_is_no_livelock():
     """The word changes in every round, and after 3000 of them the loop ends."""
     body = """
-    mov.b32 %r4, 0;
-    st.global.b32 [%rd0], %r4;
+    mov.b32 %r4, 0; st.global.b32 [%rd0], %r4;
     POLL: atom.global.add.u32 %r5, [%rd0], 1;
-    setp.lt.u32 %p1, %r5, 3000;
-    @%p1 bra POLL;
+    setp.lt.u32 %p1, %r5, 3000; @%p1 bra POLL;
     ret;
     """
     assert run(body, threads=1) == 3001
@@ -129,12 +125,10 @@ def test_lanes_of_one_warp_wait_for_each_other():
     bar.warp.sync -1;
     @%p1 bra POLL;
     @!%p2 bra JOIN;
-    mov.b32 %r4, 55;
-    st.volatile.global.b32 [%rd4], %r4;
+    mov.b32 %r4, 55; st.volatile.global.b32 [%rd4], %r4;
     bra JOIN;
     POLL: ld.volatile.global.b32 %r1, [%rd4];
-    setp.ne.s32 %p3, %r1, 55;
-    @%p3 bra POLL;
+    setp.ne.s32 %p3, %r1, 55; @%p3 bra POLL;
     JOIN: bar.warp.sync -1;
     """
     for schedule, seed in SCHEDULES:
@@ -144,13 +138,11 @@ def test_lanes_of_one_warp_wait_for_each_other():
 
 def test_only_the_lanes_whose_flag_is_missing_are_reported():
     body = """
-    mul.wide.u32 %rd4, %r0, 4;
-    add.s64 %rd4, %rd0, %rd4;
+    mul.wide.u32 %rd4, %r0, 4; add.s64 %rd4, %rd0, %rd4;
     shr.u32 %r4, %r0, 4;
     st.volatile.global.b32 [%rd4], %r4;
     POLL: ld.volatile.global.b32 %r5, [%rd4];
-    setp.eq.s32 %p1, %r5, 0;
-    @%p1 bra POLL;
+    setp.eq.s32 %p1, %r5, 0; @%p1 bra POLL;
     ret;
     """
     with pytest.raises(Livelock, match=r"0x0000ffff(.|\n)*ld.volatile.global.b32|ld.volatile(.|\n)*0x0000ffff"):
@@ -170,14 +162,11 @@ def test_a_word_in_shared_memory_is_polled_until_another_warp_writes_it(schedule
     setp.eq.u32 %p1, %r0, 0;
     @%p1 st.shared.b32 [%r3], %r4;
     bar.sync 0;
-    setp.ge.u32 %p2, %r0, 32;
-    @%p2 bra WRITE;
+    setp.ge.u32 %p2, %r0, 32; @%p2 bra WRITE;
     POLL: ld.volatile.shared.b32 %r1, [%r3];
-    setp.eq.s32 %p3, %r1, 0;
-    @%p3 bra POLL;
+    setp.eq.s32 %p3, %r1, 0; @%p3 bra POLL;
     bra STORE;
-    WRITE: mov.b32 %r1, 3;
-    st.volatile.shared.b32 [%r3], %r1;
+    WRITE: mov.b32 %r1, 3; st.volatile.shared.b32 [%r3], %r1;
     STORE:
     """
     out = run(body + STORE_R1 + "ret;", threads=64, module_scope=SHARED, schedule=schedule, seed=seed)
@@ -187,11 +176,9 @@ def test_a_word_in_shared_memory_is_polled_until_another_warp_writes_it(schedule
 def test_a_word_in_shared_memory_that_nobody_writes_is_reported():
     body = """
     mov.b32 %r3, words;
-    mov.b32 %r4, 0;
-    st.shared.b32 [%r3+8], %r4;
+    mov.b32 %r4, 0; st.shared.b32 [%r3+8], %r4;
     POLL: ld.volatile.shared.b32 %r1, [%r3+8];
-    setp.eq.s32 %p3, %r1, 0;
-    @%p3 bra POLL;
+    setp.eq.s32 %p3, %r1, 0; @%p3 bra POLL;
     ret;
     """
     with pytest.raises(Livelock, match=r"PTX line \d+.*ld.volatile.shared.b32") as error:
@@ -204,15 +191,12 @@ mov.b32 %r3, words;
 setp.eq.u32 %p1, %r0, 0;
 @%p1 mbarrier.init.shared.b64 [%r3], {count};
 bar.sync 0;
-setp.ge.u32 %p2, %r0, 32;
-@%p2 bra ARRIVE;
+setp.ge.u32 %p2, %r0, 32; @%p2 bra ARRIVE;
 {poll}
 mov.b32 %r1, 1;
 bra STORE;
 ARRIVE: mov.b32 %r4, 0;
-WORK: add.s32 %r4, %r4, 1;
-setp.lt.u32 %p3, %r4, 200;
-@%p3 bra WORK;
+WORK: add.s32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 200; @%p3 bra WORK;
 mbarrier.arrive.shared.b64 _, [%r3];
 mov.b32 %r1, 2;
 STORE:
@@ -267,9 +251,7 @@ def test_a_wait_that_is_tried_a_few_times_ends_by_itself(verb, hint, schedule, s
     mov.b32 %r5, 0;
     POLL: mbarrier.{verb}.parity.shared::cta.b64 %p4, [%r3], 0{hint};
     @%p4 bra JOIN;
-    add.s32 %r5, %r5, 1;
-    setp.lt.u32 %p5, %r5, 9;
-    @%p5 bra POLL;
+    add.s32 %r5, %r5, 1; setp.lt.u32 %p5, %r5, 9; @%p5 bra POLL;
     mov.b32 %r1, %r5;
     bra STORE;
     JOIN:

@@ -17,15 +17,11 @@ LANES = np.arange(32, dtype=np.uint32)
 
 def test_both_sides_of_a_branch_run_and_rejoin():
     body = """
-    and.b32 %r2, %r0, 1;
-    setp.eq.s32 %p1, %r2, 0;
-    @%p1 bra EVEN;
+    and.b32 %r2, %r0, 1; setp.eq.s32 %p1, %r2, 0; @%p1 bra EVEN;
     add.s32 %r1, %r0, 100;
     bra.uni JOIN;
-    EVEN:
-    mul.lo.s32 %r1, %r0, 3;
-    JOIN:
-    bar.warp.sync -1;
+    EVEN: mul.lo.s32 %r1, %r0, 3;
+    JOIN: bar.warp.sync -1;
     add.s32 %r1, %r1, 1;
     """
     assert (run(body + STORE_R1 + "ret;") == np.where(LANES % 2, LANES + 101, 3 * LANES + 1)).all()
@@ -35,14 +31,11 @@ def test_lanes_leave_a_loop_one_by_one_and_meet_after_it():
     body = """
     mov.b32 %r1, 0;
     mov.b32 %r2, %r0;
-    LOOP:
-    add.s32 %r1, %r1, %r2;
-    setp.eq.s32 %p1, %r2, 0;
-    @%p1 bra DONE;
+    LOOP: add.s32 %r1, %r1, %r2;
+    setp.eq.s32 %p1, %r2, 0; @%p1 bra DONE;
     sub.s32 %r2, %r2, 1;
     bra LOOP;
-    DONE:
-    bar.warp.sync -1;
+    DONE: bar.warp.sync -1;
     """
     assert (run(body + STORE_R1 + "ret;") == LANES * (LANES + 1) // 2).all()
 
@@ -54,11 +47,8 @@ def test_nested_divergence_inside_an_elected_region():
     @!%p1 bra JOIN;
     mov.b32 %r1, 0;
     mov.b32 %r2, 5;
-    LOOP:
-    add.s32 %r1, %r1, %r2;
-    sub.s32 %r2, %r2, 1;
-    setp.ne.s32 %p2, %r2, 0;
-    @%p2 bra LOOP;
+    LOOP: add.s32 %r1, %r1, %r2;
+    sub.s32 %r2, %r2, 1; setp.ne.s32 %p2, %r2, 0; @%p2 bra LOOP;
     JOIN:
     """
     assert (run(body + STORE_R1 + "ret;") == np.where(LANES == 0, 15, 7)).all()
@@ -85,8 +75,7 @@ def test_lanes_may_exit_early_and_the_rest_still_counts_as_a_whole_warp():
     setp.lt.u32 %p1, %r0, 4;
     @%p1 ret;
     bar.warp.sync 0xfffffff0;
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     add.s32 %r1, %r0, 1;
     """
     )
@@ -95,11 +84,9 @@ def test_lanes_may_exit_early_and_the_rest_still_counts_as_a_whole_warp():
 
 def test_aligned_barrier_in_divergent_code_is_reported():
     body = """
-    setp.lt.u32 %p1, %r0, 16;
-    @%p1 bra SKIP;
+    setp.lt.u32 %p1, %r0, 16; @%p1 bra SKIP;
     bar.sync 0;
-    SKIP:
-    mov.b32 %r1, 1;
+    SKIP: mov.b32 %r1, 1;
     ret;
     """
     with pytest.raises(Fault, match=r"PTX line \d+: bar.sync 0(.|\n)*lanes 0x0000ffff are elsewhere"):
@@ -141,10 +128,8 @@ def test_threads_exchange_values_through_shared_memory():
 def test_generic_addresses_reach_shared_memory():
     body = """
     mov.b32 %r3, words;
-    cvt.u64.u32 %rd4, %r3;
-    cvta.shared.u64 %rd5, %rd4;
-    mul.wide.u32 %rd6, %r0, 4;
-    add.s64 %rd5, %rd5, %rd6;
+    cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd5, %rd4;
+    mul.wide.u32 %rd6, %r0, 4; add.s64 %rd5, %rd5, %rd6;
     add.s32 %r4, %r0, 5;
     st.b32 [%rd5], %r4;
     ld.b32 %r1, [%rd5];
@@ -158,15 +143,12 @@ def test_a_peers_shared_memory_through_mapa():
     mov.u32 %r4, %cluster_ctarank;
     add.s32 %r5, %r4, 40;
     st.shared.b32 [%r3], %r5;
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     xor.b32 %r6, %r4, 1;
     mapa.shared::cluster.u32 %r7, %r3, %r6;
     ld.shared::cluster.b32 %r1, [%r7];
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
-    shl.b32 %r8, %r4, 5;
-    add.s32 %r0, %r0, %r8;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    shl.b32 %r8, %r4, 5; add.s32 %r0, %r0, %r8;
     """
     out = run(body + STORE_R1 + "ret;", words=64, grid=2, cluster=2, module_scope=STATIC)
     assert (out == np.repeat([41, 40], 32)).all()
@@ -176,8 +158,7 @@ def test_own_shared_addresses_carry_the_rank_in_bits_24_and_up():
     body = """
     mov.b32 %r1, words;
     mov.u32 %r4, %cluster_ctarank;
-    shl.b32 %r8, %r4, 5;
-    add.s32 %r0, %r0, %r8;
+    shl.b32 %r8, %r4, 5; add.s32 %r0, %r0, %r8;
     """
     out = run(body + STORE_R1 + "ret;", words=128, grid=4, cluster=4, module_scope=STATIC)
     assert (out >> 24 == np.repeat(np.arange(4), 32)).all()
@@ -186,15 +167,11 @@ def test_own_shared_addresses_carry_the_rank_in_bits_24_and_up():
 
 PRODUCER = """
 mov.b32 %r3, words;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], {count};
-READY:
-bar.sync 0;
+READY: bar.sync 0;
 mbarrier.arrive.shared.b64 %rd5, [%r3];
-WAIT:
-mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0;
-@!%p2 bra WAIT;
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra WAIT;
 mov.b32 %r1, 9;
 """
 
@@ -224,8 +201,7 @@ def test_too_many_arrivals_are_reported():
 def test_negative_byte_counts_are_legal_until_the_phase_ends():
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra STORE;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra STORE;
     mbarrier.init.shared.b64 [%r3], 1;
     mbarrier.complete_tx.relaxed.cta.shared.b64 [%r3], 48;
     mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r3], 0;
@@ -234,8 +210,7 @@ def test_negative_byte_counts_are_legal_until_the_phase_ends():
     selp.b32 %r4, 1, 0, %p2;
     selp.b32 %r5, 2, 0, %p3;
     or.b32 %r0, %r4, %r5;
-    STORE:
-    mov.b32 %r1, %r0;
+    STORE: mov.b32 %r1, %r0;
     mov.u32 %r0, %tid.x;
     """
     assert run(body + STORE_R1 + "ret;", module_scope=STATIC)[0] == 2
@@ -247,10 +222,8 @@ def test_fresh_barriers_have_completed_the_phase_before():
     elect.sync %r9|%p1, -1;
     @!%p1 bra JOIN;
     mbarrier.init.shared.b64 [%r3], 1;
-    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 1;
-    @!%p2 bra W;
-    JOIN:
-    mov.b32 %r1, 1;
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 1; @!%p2 bra W;
+    JOIN: mov.b32 %r1, 1;
     """
     assert (run(body + STORE_R1 + "ret;", module_scope=STATIC) == 1).all()
 
@@ -261,8 +234,7 @@ def test_a_poll_loop_without_progress_is_a_deadlock():
     elect.sync %r9|%p1, -1;
     @!%p1 bra JOIN;
     mbarrier.init.shared.b64 [%r3], 1;
-    W: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r3], 0;
-    @!%p2 bra W;
+    W: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra W;
     JOIN: ret;
     """
     with pytest.raises(Deadlock, match="polls for parity 0"):
@@ -271,16 +243,13 @@ def test_a_poll_loop_without_progress_is_a_deadlock():
 
 def test_named_barriers_count_threads_of_those_who_sync_and_arrive():
     body = """
-    setp.lt.u32 %p1, %r0, 32;
-    @%p1 bra FIRST;
+    setp.lt.u32 %p1, %r0, 32; @%p1 bra FIRST;
     bar.sync 3, 64;
     mov.b32 %r5, words;
     ld.shared.b32 %r1, [%r5];
     bra STORE;
-    FIRST:
-    mov.b32 %r5, words;
-    mov.b32 %r6, 77;
-    st.shared.b32 [%r5], %r6;
+    FIRST: mov.b32 %r5, words;
+    mov.b32 %r6, 77; st.shared.b32 [%r5], %r6;
     bar.arrive 3, 64;
     mov.b32 %r1, 1;
     STORE:
@@ -408,10 +377,8 @@ def test_votes_and_reductions():
 def test_atomics_add_lane_by_lane():
     body = """
     mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra READY;
-    mov.b32 %r4, 0;
-    st.shared.b32 [%r3], %r4;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
+    mov.b32 %r4, 0; st.shared.b32 [%r3], %r4;
     READY: bar.sync 0;
     atom.shared.add.u32 %r1, [%r3], %r0;
     """
@@ -424,8 +391,7 @@ def test_matrices_round_trip_and_transpose():
     shl.b32 %r4, %r0, 4;
     and.b32 %r4, %r4, 127;
     add.s32 %r5, %r3, %r4;
-    shl.b32 %r6, %r0, 1;
-    add.s32 %r7, %r6, 1;
+    shl.b32 %r6, %r0, 1; add.s32 %r7, %r6, 1;
     shl.b32 %r7, %r7, 16;
     or.b32 %r8, %r6, %r7;
     stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r5], {%r8};

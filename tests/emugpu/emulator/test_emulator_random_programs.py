@@ -277,11 +277,9 @@ cvt.u16.u32 %rs4, %r5;
 setp.lt.u32 %p4, %r0, 11;
 setp.eq.u32 %p5, %r6, 6;
 mov.b32 %r3, words;
-shl.b32 %r11, %r0, 4;
-add.u32 %r11, %r11, %r3;
+shl.b32 %r11, %r0, 4; add.u32 %r11, %r11, %r3;
 st.shared.v4.b32 [%r11], {%r0, %r5, %r6, 9};
-setp.gt.u32 %p1, %r0, 99;
-@!%p1 bra STARTED;
+setp.gt.u32 %p1, %r0, 99; @!%p1 bra STARTED;
 """ + "".join(
     f"mov.{kind} {r}, {0 if kind != 'pred' else '%p1'};"
     for names, kind in ((R, "b32"), (Q, "b64"), (H, "b16"), (P, "pred"))

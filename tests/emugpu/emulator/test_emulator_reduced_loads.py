@@ -13,8 +13,7 @@ NAN, CANONICAL = 0x7FC12345, 0x7FFFFFFF
 WAIT = "tcgen05.wait::ld.sync.aligned;\n"
 STORE = """
 ld.param.u64 %rd1, [out];
-mul.wide.u32 %rd2, %r0, 12;
-add.s64 %rd1, %rd1, %rd2;
+mul.wide.u32 %rd2, %r0, 12; add.s64 %rd1, %rd1, %rd2;
 st.global.b32 [%rd1], %r6; st.global.b32 [%rd1+4], %r7; st.global.b32 [%rd1+8], %r8;
 """
 
@@ -25,8 +24,7 @@ def loaded(load: str, first: np.ndarray, second: np.ndarray, *, wait: str = WAIT
         ALLOCATE
         + """
     ld.param.u64 %rd1, [out];
-    mul.wide.u32 %rd2, %r0, 12;
-    add.s64 %rd1, %rd1, %rd2;
+    mul.wide.u32 %rd2, %r0, 12; add.s64 %rd1, %rd1, %rd2;
     ld.global.b32 %r4, [%rd1]; ld.global.b32 %r5, [%rd1+4];
     tcgen05.st.sync.aligned.32x32b.x2.b32 [%r2], {%r4, %r5};
     tcgen05.wait::st.sync.aligned;

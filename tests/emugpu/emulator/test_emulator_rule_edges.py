@@ -60,18 +60,12 @@ def test_lanes_that_leave_do_not_hold_up_those_they_would_have_met():
     """Of the lanes below 16, some leave on the one side and some on the other side of a second branch."""
     body = """
     mov.b32 %r1, 1;
-    setp.ge.u32 %p1, %r0, 16;
-    @%p1 bra MEET;
-    and.b32 %r2, %r0, 1;
-    setp.eq.u32 %p2, %r2, 0;
-    @%p2 bra EVEN;
-    setp.eq.u32 %p3, %r0, 5;
-    @%p3 exit;
+    setp.ge.u32 %p1, %r0, 16; @%p1 bra MEET;
+    and.b32 %r2, %r0, 1; setp.eq.u32 %p2, %r2, 0; @%p2 bra EVEN;
+    setp.eq.u32 %p3, %r0, 5; @%p3 exit;
     add.u32 %r1, %r1, 10;
     bra.uni INNER;
-    EVEN:
-    setp.eq.u32 %p3, %r0, 8;
-    @%p3 exit;
+    EVEN: setp.eq.u32 %p3, %r0, 8; @%p3 exit;
     add.u32 %r1, %r1, 20;
     INNER: add.u32 %r1, %r1, 100;
     MEET:
@@ -85,10 +79,8 @@ def test_lanes_that_leave_do_not_hold_up_those_they_would_have_met():
 
 def test_lanes_in_a_meeting_go_on_when_the_last_one_missing_leaves():
     body = """
-    setp.eq.u32 %p1, %r0, 9;
-    @%p1 bra ALONE;
-    setp.eq.u32 %p2, %r0, 10;
-    @%p2 bra OTHER;
+    setp.eq.u32 %p1, %r0, 9; @%p1 bra ALONE;
+    setp.eq.u32 %p2, %r0, 10; @%p2 bra OTHER;
     bar.warp.sync 0x3ff;
     mov.b32 %r1, 1;
     bra STORE;
@@ -313,21 +305,14 @@ def test_lanes_that_wait_at_barriers_of_their_own_stall_together():
     body = """
     mov.b32 %r3, words;
     and.b32 %r4, %r0, 1;
-    shl.b32 %r4, %r4, 3;
-    add.u32 %r5, %r3, %r4;
-    setp.gt.u32 %p1, %r0, 1;
-    @%p1 bra READY;
+    shl.b32 %r4, %r4, 3; add.u32 %r5, %r3, %r4;
+    setp.gt.u32 %p1, %r0, 1; @%p1 bra READY;
     mbarrier.init.shared.b64 [%r5], 1;
     READY: bar.sync 0;
-    setp.ge.u32 %p2, %r0, 32;
-    @%p2 bra ARRIVE;
-    LOOK:
-    mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0;
-    @!%p3 bra LOOK;
+    setp.ge.u32 %p2, %r0, 32; @%p2 bra ARRIVE;
+    LOOK: mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0; @!%p3 bra LOOK;
     bra END;
-    ARRIVE:
-    setp.gt.u32 %p4, %r0, 33;
-    @%p4 bra END;
+    ARRIVE: setp.gt.u32 %p4, %r0, 33; @%p4 bra END;
     mbarrier.arrive.shared.b64 _, [%r5];
     END: ret;
     """

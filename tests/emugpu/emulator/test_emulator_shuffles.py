@@ -108,8 +108,7 @@ mov.b32 %r5, {b};
 @!%p1 bra OVER;
 {lane_operand}
 shfl.sync.{mode}.b32 %r1, %r2, %r5, {c}, {mask};
-OVER:
-bar.warp.sync -1;
+OVER: bar.warp.sync -1;
 """
 """Lanes 0 to 15 shuffle among themselves."""
 
@@ -181,8 +180,7 @@ def test_half_a_warp_may_shuffle_among_itself(mode, b, c, expected):
 
 def test_reading_a_lane_that_has_exited_is_reported():
     body = """
-    setp.ge.u32 %p1, %r0, 24;
-    @%p1 exit;
+    setp.ge.u32 %p1, %r0, 24; @%p1 exit;
     shfl.sync.{} -1;
     """
     for shuffle in ("idx.b32 %r1, %r0, 30, 31,", "down.b32 %r1, %r0, 8, 31,", "bfly.b32 %r1, %r0, 16, 31,"):
@@ -200,8 +198,7 @@ def test_a_shuffle_by_a_lane_outside_the_mask_is_reported():
 def test_one_lane_alone_may_shuffle_with_itself():
     body = """
     mov.b32 %r1, 5;
-    setp.eq.u32 %p1, %r0, 4;
-    @!%p1 bra OVER;
+    setp.eq.u32 %p1, %r0, 4; @!%p1 bra OVER;
     add.u32 %r2, %r0, 100;
     shfl.sync.idx.b32 %r1, %r2, 4, 31, 0x10;
     shfl.sync.bfly.b32 %r1, %r1, 0, 31, 0x10;

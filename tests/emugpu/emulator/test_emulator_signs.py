@@ -45,11 +45,9 @@ mov.b32 %r3, words;
 mov.b32 %r4, {WORD};
 mov.b32 %r5, 0x107f;
 st.shared.v2.b32 [%r3], {{%r4, %r5}};
-shl.b32 %r6, %r0, 3;
-add.u32 %r6, %r6, %r3;
+shl.b32 %r6, %r0, 3; add.u32 %r6, %r6, %r3;
 st.shared.v2.b32 [%r6+64], {{%r4, %r5}};
-mul.wide.u32 %rd4, %r0, 8;
-add.u64 %rd4, %rd4, %rd0;
+mul.wide.u32 %rd4, %r0, 8; add.u64 %rd4, %rd4, %rd0;
 st.global.v2.b32 [%rd4], {{%r4, %r5}};
 cvta.shared.u64 %rd5, words;
 mov.b64 %rd6, map;
@@ -96,8 +94,7 @@ def test_a_store_writes_the_low_bytes_of_a_wider_register():
     mov.b32 %r4, 0;
     st.shared.v2.b32 [%r3], {%r4, %r4};
     mov.b64 %rd4, 0x1122334455667788;
-    mov.b32 %r5, 0xAABBCCDD;
-    st.shared.b8 [%r3], %r5;
+    mov.b32 %r5, 0xAABBCCDD; st.shared.b8 [%r3], %r5;
     st.shared.b16 [%r3+2], %r5;
     st.shared.b8 [%r3+5], %rd4;
     st.shared.b16 [%r3+6], %rd4;
@@ -123,8 +120,7 @@ def test_signed_minima_and_maxima_across_lanes(kind, operation, expected):
     }
     body = f"""
     mov.b32 %r3, words;
-    mov.b32 %r5, 2;
-    st.shared.b32 [%r3], %r5;
+    mov.b32 %r5, 2; st.shared.b32 [%r3], %r5;
     sub.s32 %r4, %r0, 16;
     bar.warp.sync -1;
     {across[kind]}

@@ -13,18 +13,14 @@ SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(4))]
 
 BARRIER = """
 mov.b32 %r3, words;
-setp.eq.u32 %p1, %r0, 0;
-@!%p1 bra READY;
+setp.eq.u32 %p1, %r0, 0; @!%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], {count};
-READY:
-bar.warp.sync -1;
+READY: bar.warp.sync -1;
 setp.lt.u32 %p2, %r0, {lanes};
 """
 
 DONE = """
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0;
-@!%p4 bra AGAIN;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra AGAIN;
 mov.b32 %r1, 6;
 """
 
@@ -73,8 +69,7 @@ def test_a_result_may_be_thrown_away(instruction, r5, guard):
     mov.b32 %r7, 20;
     mov.b32 %r8, 30;
     mov.b32 %r5, 1;
-    shl.b32 %r6, %r0, 2;
-    add.u32 %r6, %r6, %r3;
+    shl.b32 %r6, %r0, 2; add.u32 %r6, %r6, %r3;
     st.shared.b32 [%r6+64], %r7;
     st.shared.v2.b32 [%r3], {{%r7, %r8}};
     add.u32 %r6, %r6, 64;
@@ -95,29 +90,20 @@ def test_the_first_of_two_predicates_may_be_thrown_away():
 
 COMMIT = """
 mov.b32 %r3, words;
-cvt.u64.u32 %rd4, %r3;
-cvta.shared.u64 %rd5, %rd4;
-mov.u32 %r4, %cluster_ctarank;
-xor.b32 %r5, %r4, 1;
+cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd5, %rd4;
+mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1;
 mapa.shared::cluster.u32 %r6, %r3, %r5;
 {generic_peer}
 mov.b16 %rs1, 3;
-setp.eq.u32 %p1, %r0, 0;
-@!%p1 bra READY;
+setp.eq.u32 %p1, %r0, 0; @!%p1 bra READY;
 mbarrier.init.shared.b64 [%r3], {count};
-READY:
-bar.warp.sync -1;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+READY: bar.warp.sync -1;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 elect.sync _|%p2, -1;
 @%p2 tcgen05.commit.cta_group::1.mbarrier::arrive::one.{commit}
-AGAIN:
-mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0;
-@!%p4 bra AGAIN;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
-mul.lo.u32 %r4, %r4, 32;
-add.u32 %r0, %r0, %r4;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra AGAIN;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+mul.lo.u32 %r4, %r4, 32; add.u32 %r0, %r0, %r4;
 mov.b32 %r1, 6;
 """
 

@@ -103,12 +103,10 @@ def test_registers_at_entry_by_directive_or_unknown():
 
 
 PRODUCER_FIRST = """
-setp.ne.u32 %p1, %r5, 0;
-@%p1 bra CONSUMER;
+setp.ne.u32 %p1, %r5, 0; @%p1 bra CONSUMER;
 setmaxnreg.dec.sync.aligned.u32 {producer};
 ret;
-CONSUMER:
-setmaxnreg.inc.sync.aligned.u32 {consumer};
+CONSUMER: setmaxnreg.inc.sync.aligned.u32 {consumer};
 """
 
 
@@ -147,9 +145,7 @@ POLL = """
 mov.b32 %r2, barrier;
 mbarrier.init.shared.b64 [%r2], 1;
 mov.b32 %r1, 0;
-AGAIN:
-mbarrier.test_wait.parity.shared.b64 %p1, [%r2], 0;
-@%p1 bra DONE;
+AGAIN: mbarrier.test_wait.parity.shared.b64 %p1, [%r2], 0; @%p1 bra DONE;
 nanosleep.u32 100;
 add.u32 %r1, %r1, 1;
 {give_up}
@@ -177,21 +173,15 @@ def test_a_load_into_shared_cta():
     .shared .align 8 .b64 barrier;
     mov.b32 %r2, tile;
     mov.b32 %r3, barrier;
-    setp.ne.u32 %p1, %r0, 0;
-    @%p1 bra WAIT;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra WAIT;
     mbarrier.init.shared.b64 [%r3], 1;
     mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 256;
-    mov.b64 %rd3, map;
-    cvta.param.u64 %rd3, %rd3;
+    mov.b64 %rd3, map; cvta.param.u64 %rd3, %rd3;
     mov.b32 %r4, 8;
     cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r2], [%rd3, {%r4, %r4}], [%r3];
-    WAIT:
-    bar.sync 0;
-    AGAIN:
-    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
-    @!%p2 bra AGAIN;
-    shl.b32 %r5, %r0, 2;
-    add.u32 %r5, %r5, %r2;
+    WAIT: bar.sync 0;
+    AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra AGAIN;
+    shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r2;
     ld.shared.b32 %r1, [%r5];
     """
     text = source(body + STORE_R1).replace(".param .u64 out", ".param .u64 out, .param .align 64 .b8 map[128]")
@@ -208,21 +198,17 @@ def test_two_warpgroups_hand_over_with_named_barriers():
     body = """
     .shared .align 4 .b32 word;
     mov.b32 %r2, word;
-    setp.ge.u32 %p1, %r0, 128;
-    @%p1 bra SECOND;
-    mov.b32 %r3, 5;
-    st.shared.b32 [%r2], %r3;
+    setp.ge.u32 %p1, %r0, 128; @%p1 bra SECOND;
+    mov.b32 %r3, 5; st.shared.b32 [%r2], %r3;
     bar.arrive 1, 256;
     bar.sync 2, 256;
     ld.shared.b32 %r1, [%r2];
     bra MET;
-    SECOND:
-    bar.sync 1, 256;
+    SECOND: bar.sync 1, 256;
     ld.shared.b32 %r1, [%r2];
     bar.warp.sync -1;
     bar.sync 3, 128;
-    mov.b32 %r3, 7;
-    st.shared.b32 [%r2], %r3;
+    mov.b32 %r3, 7; st.shared.b32 [%r2], %r3;
     bar.arrive 2, 256;
     MET:
     """
@@ -277,8 +263,7 @@ def test_comparisons_with_nan(kind):
 def test_vector_stores_with_an_offset():
     """The address of element n is base + offset + 4 n, on every lane."""
     body = """
-    mul.wide.u32 %rd1, %r0, 32;
-    add.u64 %rd1, %rd1, %rd0;
+    mul.wide.u32 %rd1, %r0, 32; add.u64 %rd1, %rd1, %rd0;
     add.u32 %r2, %r0, 100;
     add.u32 %r3, %r0, 200;
     st.global.v2.b32 [%rd1], {%r2, %r3};

@@ -17,16 +17,13 @@ mov.b64 %rd4, %rd3;
 mov.u32 %r3, %r2;
 fill: st.local.u32 [%rd4], %r3;
 add.s64 %rd4, %rd4, 4;
-sub.u32 %r3, %r3, 1;
-setp.ne.u32 %p0, %r3, 0;
-@%p0 bra fill;
+sub.u32 %r3, %r3, 1; setp.ne.u32 %p0, %r3, 0; @%p0 bra fill;
 mov.u32 %r1, 0;
 cvta.local.u64 %rd5, %rd3;
 sum: sub.s64 %rd4, %rd4, 4;
 ld.local.u32 %r4, [%rd4];
 add.u32 %r1, %r1, %r4;
-setp.ne.u64 %p0, %rd4, %rd3;
-@%p0 bra sum;
+setp.ne.u64 %p0, %rd4, %rd3; @%p0 bra sum;
 ld.u32 %r4, [%rd5];
 add.u32 %r1, %r1, %r4;
 {{then}}

@@ -15,8 +15,7 @@ KERNEL = """
 {local}
 ld.param.u64 %rd0, [out];
 mov.u32 %r0, %tid.x;
-mul.wide.u32 %rd1, %r0, 4;
-add.u64 %rd1, %rd1, %rd0;
+mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd1, %rd0;
 shl.b32 %r1, %r0, 2;
 mov.b32 %r2, {variable};
 add.u32 %r1, %r1, %r2;

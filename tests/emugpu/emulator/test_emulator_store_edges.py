@@ -17,17 +17,13 @@ mov.b32 %r4, 0;
 ROW:
 {place}
 add.u32 %r6, %r6, %r3;
-mul.lo.u32 %r7, %r4, 100;
-add.u32 %r7, %r7, %r0;
+mul.lo.u32 %r7, %r4, 100; add.u32 %r7, %r7, %r0;
 setp.lt.u32 %p1, %r0, {columns};
 @%p1 st.shared.b32 [%r6], %r7;
-add.u32 %r4, %r4, 1;
-setp.lt.u32 %p2, %r4, {rows};
-@%p2 bra ROW;
+add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, {rows}; @%p2 bra ROW;
 fence.proxy.async.shared::cta;
 bar.warp.sync -1;
-mov.b64 %rd4, map;
-cvta.param.u64 %rd4, %rd4;
+mov.b64 %rd4, map; cvta.param.u64 %rd4, %rd4;
 mov.b32 %r8, {x};
 mov.b32 %r9, {y};
 elect.sync %r10|%p3, -1;
@@ -45,11 +41,9 @@ mul.lo.u32 %r6, %r4, 128;
 shr.u32 %r5, %r0, 2;
 and.b32 %r7, %r4, 7;
 xor.b32 %r5, %r5, %r7;
-shl.b32 %r5, %r5, 4;
-add.u32 %r6, %r6, %r5;
+shl.b32 %r5, %r5, 4; add.u32 %r6, %r6, %r5;
 and.b32 %r5, %r0, 3;
-shl.b32 %r5, %r5, 2;
-add.u32 %r6, %r6, %r5;
+shl.b32 %r5, %r5, 2; add.u32 %r6, %r6, %r5;
 """
 """128-byte swizzle: chunk c of row r is at c xor r."""
 

@@ -23,26 +23,20 @@ add.u32 %r4, %r3, 4096;
 add.u32 %r5, %r3, 8192;
 add.u32 %r6, %r3, 8200;
 add.u32 %r7, %r3, 8256;
-setp.ge.u32 %p1, %r0, 32;
-@%p1 bra ALLOCATED;
+setp.ge.u32 %p1, %r0, 32; @%p1 bra ALLOCATED;
 tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 [%r7], 32;
-ALLOCATED:
-setp.ne.u32 %p2, %r0, 0;
-@%p2 bra READY;
+ALLOCATED: setp.ne.u32 %p2, %r0, 0; @%p2 bra READY;
 mbarrier.init.shared.b64 [%r5], 1;
 mbarrier.init.shared.b64 [%r6], 1;
-READY:
-bar.sync 0;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+READY: bar.sync 0;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 ld.shared.b32 %r2, [%r7];
 @%p2 bra COMPUTED;
 setp.ne.u32 %p5, %r20, 0;
 mapa.shared::cluster.u32 %r9, %r5, 0;
 @%p5 bra COPY;
 mbarrier.arrive.expect_tx.shared.b64 _, [%r5], {nbytes};
-COPY:
-mov.b32 %r10, 0;
+COPY: mov.b32 %r10, 0;
 mul.lo.u32 %r11, %r20, 128;
 mul.lo.u32 %r12, %r20, {columns};
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{pair}
@@ -50,9 +44,7 @@ cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{pair}
     [%r4], [b, {{%r10, %r12}}], [%r9];
 @%p5 bra COMPUTED;
-FULL:
-mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0;
-@!%p3 bra FULL;
+FULL: mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0; @!%p3 bra FULL;
 mov.b64 %rd4, {a_descriptor};
 mov.b64 %rd5, {b_descriptor};
 mov.b32 %r13, {idesc};
@@ -61,24 +53,19 @@ tcgen05.mma.cta_group::{group}.kind::f16 [%r2], %rd4, %rd5, %r13, %p4;
 tcgen05.mma.cta_group::{group}.kind::f16 [%r2], %rd4, %rd5, %r13, {masks}, 1;
 {commit}
 COMPUTED:
-DONE:
-mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0;
-@!%p3 bra DONE;
+DONE: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra DONE;
 bar.warp.sync -1;
 tcgen05.fence::after_thread_sync;
 tcgen05.ld.sync.aligned.32x32b.x32.b32 {accumulators}, [%r2];
 tcgen05.wait::ld.sync.aligned;
 mad.lo.u32 %r14, %r20, 128, %r0;
-mul.wide.u32 %rd8, %r14, 128;
-add.s64 %rd8, %rd0, %rd8;
+mul.wide.u32 %rd8, %r14, 128; add.s64 %rd8, %rd0, %rd8;
 {stores}
 bar.sync 0;
 @%p1 bra END;
 tcgen05.relinquish_alloc_permit.cta_group::{group}.sync.aligned;
 tcgen05.dealloc.cta_group::{group}.sync.aligned.b32 %r2, 32;
-END:
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+END: barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 ret;
 """
 """D = A B, then D += A B but in the lanes that are masked. Every thread stores its row of D."""
@@ -164,14 +151,11 @@ mov.b32 %r12, {mask};
 shr.u32 %r12, %r12, %r20;
 and.b32 %r12, %r12, 1;
 setp.eq.u32 %p6, %r12, 0;
-setp.ne.u32 %p2, %r0, 0;
-@%p2 bra READY;
+setp.ne.u32 %p2, %r0, 0; @%p2 bra READY;
 mbarrier.init.shared.b64 [%r5], 1;
 @%p6 bra READY;
 mbarrier.arrive.expect_tx.shared.b64 _, [%r5], 128;
-READY:
-barrier.cluster.arrive;
-barrier.cluster.wait;
+READY: barrier.cluster.arrive; barrier.cluster.wait;
 setp.ne.u32 %p5, %r20, {issuer};
 or.pred %p5, %p5, %p2;
 @%p5 bra WAIT;
@@ -180,22 +164,15 @@ mov.b32 %r10, {x};
 mov.b32 %r11, {y};
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
     [%r3], [map, {{%r10, %r11}}], [%r5], %rs1;
-WAIT:
-mov.b32 %r1, 7;
+WAIT: mov.b32 %r1, 7;
 @%p6 bra STORE;
-FULL:
-mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0;
-@!%p3 bra FULL;
-shl.b32 %r13, %r0, 2;
-add.u32 %r13, %r13, %r3;
+FULL: mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0; @!%p3 bra FULL;
+shl.b32 %r13, %r0, 2; add.u32 %r13, %r13, %r3;
 ld.shared.b32 %r1, [%r13];
-STORE:
-mad.lo.u32 %r14, %r20, 32, %r0;
-mul.wide.u32 %rd8, %r14, 4;
-add.s64 %rd8, %rd0, %rd8;
+STORE: mad.lo.u32 %r14, %r20, 32, %r0;
+mul.wide.u32 %rd8, %r14, 4; add.s64 %rd8, %rd0, %rd8;
 st.global.b32 [%rd8], %r1;
-barrier.cluster.arrive;
-barrier.cluster.wait;
+barrier.cluster.arrive; barrier.cluster.wait;
 ret;
 """
 

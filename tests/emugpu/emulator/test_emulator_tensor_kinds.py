@@ -278,8 +278,7 @@ def test_blocks_are_scaled(kind, a_type, b_type, scale, size, vectors, accumulat
 OWN_SCALES = """
 shr.u32 %r30, %r0, 5; add.u32 %r31, %r30, {a}; add.u32 %r32, %r30, {b};
 mul.lo.u32 %r31, %r31, 0x01010101; mul.lo.u32 %r32, %r32, 0x01010101;
-setp.gt.u32 %p6, %r30, {last};
-@%p6 bra NOT_MINE;
+setp.gt.u32 %p6, %r30, {last}; @%p6 bra NOT_MINE;
 tcgen05.st.sync.aligned.32x32b.x4.b32 [%r20], {{%r31, %r31, %r31, %r31}};
 tcgen05.st.sync.aligned.32x32b.x2.b32 [%r21], {{%r32, %r32}};
 tcgen05.wait::st.sync.aligned;

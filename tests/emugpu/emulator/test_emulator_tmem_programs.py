@@ -25,15 +25,13 @@ def test_an_allocation_waits_until_another_warp_frees_enough():
     """Warp 0 takes all 512 columns, warp 1 wants 256 and gets the first of them when warp 0 has freed them."""
     body = """
     mov.b32 %r3, words;
-    setp.ge.u32 %p1, %r0, 32;
-    @%p1 bra SECOND;
+    setp.ge.u32 %p1, %r0, 32; @%p1 bra SECOND;
     tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3], 512;
     bar.sync 0;
     ld.shared.b32 %r2, [%r3];
     tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 512;
     bra END;
-    SECOND:
-    bar.sync 0;
+    SECOND: bar.sync 0;
     tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3+4], 256;
     tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3+8], 64;
     bar.warp.sync -1;
@@ -115,16 +113,13 @@ bar.warp.sync -1;
 ld.shared.b32 %r2, [%r3];
 ld.shared.b32 %r4, [%r3+{offset}];
 setp.ne.u32 %p1, %r0, 0;
-mul.wide.u32 %rd3, %r20, 8;
-add.s64 %rd3, %rd0, %rd3;
+mul.wide.u32 %rd3, %r20, 8; add.s64 %rd3, %rd0, %rd3;
 @!%p1 st.global.v2.b32 [%rd3], {{%r2, %r4}};
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;
 tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r4, 32;
 tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r2, 64;
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 ret;
 """
 
@@ -169,16 +164,14 @@ def test_a_pair_needs_two_ctas(ctas):
 
 STORES = """
 mov.b32 %r3, words;
-mul.lo.u32 %r4, %r0, 4;
-add.u32 %r4, %r4, %r3;
+mul.lo.u32 %r4, %r0, 4; add.u32 %r4, %r4, %r3;
 add.u32 %r5, %r0, 100;
 st.shared.b32 [%r4], %r5;
 add.u32 %r5, %r0, 200;
 st.shared.b32 [%r4+128], %r5;
 bar.warp.sync -1;
 fence.proxy.async.shared::cta;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra END;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra END;
 mov.b32 %r10, 0;
 mov.b32 %r11, 1;
 mov.b32 %r12, 12;
@@ -224,11 +217,9 @@ def test_a_loop_may_go_back_to_the_first_instruction():
     .visible .entry kernel(.param .u64 out)
     {
     .reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %d<8>;
-    FIRST:
-    ld.param.u64 %d0, [out];
+    FIRST: ld.param.u64 %d0, [out];
     atom.global.add.u32 %r0, [%d0], 1;
-    setp.lt.u32 %p1, %r0, 5;
-    @%p1 bra FIRST;
+    setp.lt.u32 %p1, %r0, 5; @%p1 bra FIRST;
     ret;
     }
     """

@@ -19,8 +19,7 @@ SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
 FILLED = (
     ALLOCATE
     + """
-mul.lo.u32 %r4, %r0, 10;
-add.u32 %r4, %r4, 1000;
+mul.lo.u32 %r4, %r0, 10; add.u32 %r4, %r4, 1000;
 add.u32 %r5, %r4, 1;
 tcgen05.st.sync.aligned.32x32b.x2.b32 [%r2], {%r4, %r5};
 tcgen05.wait::st.sync.aligned;
@@ -85,38 +84,30 @@ def test_packing_halves_two_columns_into_one_register():
 # ---- divergence before the wait ----
 
 BRANCH = """
-and.b32 %r8, %r0, 1;
-setp.eq.u32 %p1, %r8, 1;
+and.b32 %r8, %r0, 1; setp.eq.u32 %p1, %r8, 1;
 mov.b32 %r9, 5;
 @%p1 bra ODD;
 add.u32 %r9, %r9, 1;
 bra JOIN;
-ODD:
-add.u32 %r9, %r9, 2;
-JOIN:
-bar.warp.sync -1;
+ODD: add.u32 %r9, %r9, 2;
+JOIN: bar.warp.sync -1;
 """
 
 ONE_LANE = """
 elect.sync %r8|%p1, -1;
 mov.b32 %r9, 7;
 @!%p1 bra JOIN;
-mov.b32 %r9, 6;
-st.shared.b32 [%r3+64], %r9;
-JOIN:
-bar.warp.sync -1;
+mov.b32 %r9, 6; st.shared.b32 [%r3+64], %r9;
+JOIN: bar.warp.sync -1;
 """
 
 LOOP = """
 mov.b32 %r9, 5;
 and.b32 %r8, %r0, 7;
-LOOP:
-setp.eq.u32 %p1, %r8, 0;
-@%p1 bra JOIN;
+LOOP: setp.eq.u32 %p1, %r8, 0; @%p1 bra JOIN;
 sub.u32 %r8, %r8, 1;
 bra LOOP;
-JOIN:
-bar.warp.sync -1;
+JOIN: bar.warp.sync -1;
 """
 
 
@@ -212,8 +203,7 @@ mov.b32 %r3, words;
 tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r3], 32;
 bar.warp.sync -1;
 ld.shared.b32 %r2, [%r3];
-barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 """
 DEALLOC = "tcgen05.dealloc.cta_group::{}.sync.aligned.b32 %r2, 32; ret;"
 

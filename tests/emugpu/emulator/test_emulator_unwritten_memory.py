@@ -103,8 +103,7 @@ def test_written_bytes_of_a_word_are_kept():
 
 LOAD_BOX = """
 mov.b32 %r3, words; mov.b32 %r4, 0; add.u32 %r5, %r3, 1024; mov.b64 %rd2, map; cvta.param.u64 %rd2, %rd2;
-setp.ne.u32 %p1, %r0, 0;
-@%p1 bra READY;
+setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 mbarrier.init.shared.b64 [%r5], 1;
 mbarrier.arrive.expect_tx.shared.b64 %rd5, [%r5], 128;
 cp.async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd2, {%r4}], [%r5];

@@ -23,12 +23,9 @@ BY_LOOP = (
     LOW_LANES
     + """
 mov.b32 %r4, 3;
-LOOP:
-@!%p1 bra JOIN;
+LOOP: @!%p1 bra JOIN;
 add.u32 %r2, %r0, 5;
-sub.u32 %r4, %r4, 1;
-setp.ne.u32 %p2, %r4, 0;
-@%p2 bra LOOP;
+sub.u32 %r4, %r4, 1; setp.ne.u32 %p2, %r4, 0; @%p2 bra LOOP;
 JOIN:
 """
 )
@@ -69,11 +66,9 @@ def test_it_may_be_an_address_in_the_lanes_that_wrote_it(before):
     body = (
         before
         + """
-    shl.b32 %r4, %r0, 2;
-    add.u32 %r4, %r4, %r3;
+    shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
     st.shared.b32 [%r4+20], %r0;
-    shl.b32 %r6, %r2, 2;
-    add.u32 %r6, %r6, %r3;
+    shl.b32 %r6, %r2, 2; add.u32 %r6, %r6, %r3;
     mov.b32 %r1, 1;
     @%p1 ld.shared.b32 %r1, [%r6];
     """
@@ -88,8 +83,7 @@ def test_it_may_decide_a_branch_of_the_lanes_that_wrote_it(before):
         + """
     mov.b32 %r1, 1;
     @!%p1 bra OVER;
-    setp.lt.u32 %p3, %r2, 10;
-    @%p3 bra OVER;
+    setp.lt.u32 %p3, %r2, 10; @%p3 bra OVER;
     mov.b32 %r1, 2;
     OVER:
     """
@@ -122,13 +116,11 @@ def test_a_register_written_under_a_guard_that_never_holds_may_be_read():
 
 def test_a_register_written_on_a_side_that_nobody_takes_may_be_read():
     body = """
-    setp.le.u32 %p1, %r0, 99;
-    @%p1 bra OVER;
+    setp.le.u32 %p1, %r0, 99; @%p1 bra OVER;
     mov.b32 %r2, 5;
     mov.b64 %rd2, 5;
     setp.eq.u32 %p2, %r0, 1;
-    OVER:
-    add.u32 %r4, %r2, 1;
+    OVER: add.u32 %r4, %r2, 1;
     add.u64 %rd4, %rd2, %rd2;
     selp.b32 %r5, 1, 0, %p2;
     setp.lt.s32 %p4, %r2, 3;
@@ -293,13 +285,10 @@ def test_what_another_warp_has_loaded_is_still_undefined():
 def test_a_predicate_that_was_never_written_may_choose_what_nobody_uses(choose):
     body = f"""
     mov.b32 %r4, 6;
-    setp.gt.u32 %p1, %r0, 99;
-    @!%p1 bra OVER;
+    setp.gt.u32 %p1, %r0, 99; @!%p1 bra OVER;
     setp.eq.u32 %p3, %r0, 1;
     OVER: {choose}
-    and.b32 %r5, %r0, 1;
-    setp.eq.u32 %p2, %r5, 0;
-    @%p2 bra EVEN;
+    and.b32 %r5, %r0, 1; setp.eq.u32 %p2, %r5, 0; @%p2 bra EVEN;
     mov.b32 %r2, 8;
     EVEN: shr.u32 %r6, %r2, %r5;
     mov.b32 %r1, 7;

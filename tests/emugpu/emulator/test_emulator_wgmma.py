@@ -208,15 +208,12 @@ class TestAccumulators:
             ZERO
             + step
             + """and.b32 %r1, %thread, 31;
-setp.ne.u32 %p1, %r1, 5;
-@%p1 bra OTHERS;
+setp.ne.u32 %p1, %r1, 5; @%p1 bra OTHERS;
 st.global.b32 [%rd2+2048], %d1;
-OTHERS:
-bar.warp.sync -1;
+OTHERS: bar.warp.sync -1;
 @!%p1 bra MET;
 st.global.b32 [%rd2+2048], %d3;
-MET:
-bar.warp.sync -1;
+MET: bar.warp.sync -1;
 """
             + step
             + STORE

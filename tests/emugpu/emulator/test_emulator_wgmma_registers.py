@@ -18,17 +18,12 @@ KERNEL = """.version 8.3
 .reg .b64 %rd<8>;
 ld.param.u64 %rd0, [out];
 mov.u32 %r0, %tid.x;
-mul.wide.u32 %rd1, %r0, 16;
-add.u64 %rd0, %rd0, %rd1;
+mul.wide.u32 %rd1, %r0, 16; add.u64 %rd0, %rd0, %rd1;
 mov.b32 %r1, b;
-setp.ge.u32 %p1, %r0, 64;
-@%p1 bra FILLED;
-shl.b32 %r2, %r0, 2;
-add.u32 %r2, %r2, %r1;
-mov.b32 %r3, 0x3C003C00;
-st.shared.b32 [%r2], %r3;
-FILLED:
-fence.proxy.async.shared::cta;
+setp.ge.u32 %p1, %r0, 64; @%p1 bra FILLED;
+shl.b32 %r2, %r0, 2; add.u32 %r2, %r2, %r1;
+mov.b32 %r3, 0x3C003C00; st.shared.b32 [%r2], %r3;
+FILLED: fence.proxy.async.shared::cta;
 bar.warp.sync -1;
 bar.sync 0;
 shr.u32 %r4, %r1, 4;

@@ -110,8 +110,7 @@ def test_progress_is_told_up_to_the_last_cluster():
 
 
 FAULTY = """
-mov.u32 %r5, %ctaid.x;
-setp.ne.u32 %p1, %r5, 3;
+mov.u32 %r5, %ctaid.x; setp.ne.u32 %p1, %r5, 3;
 @%p1 ret;
 add.s32 %r1, %r9, 1; st.shared.b32 [%r1], %r1;
 ret;
@@ -132,8 +131,7 @@ def test_a_fault_in_another_process_is_told_as_ever():
 
 def test_a_deadlock_in_another_process_is_told_as_ever():
     body = """
-    mov.u32 %r5, %ctaid.x;
-    setp.ne.u32 %p1, %r5, 3;
+    mov.u32 %r5, %ctaid.x; setp.ne.u32 %p1, %r5, 3;
     setp.ge.or.u32 %p1, %r0, 32, %p1;
     @%p1 ret;
     bar.sync 1, 64;

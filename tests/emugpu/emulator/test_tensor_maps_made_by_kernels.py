@@ -54,8 +54,7 @@ def made(fields: dict, from_bytes: int = 64) -> str:
         cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
             [%r7], [%rd3, {{%r9, %r10}}], [%r8];
         LOADED: bar.warp.sync -1;
-        WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r8], 0;
-        @!%p2 bra WAIT;
+        WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r8], 0; @!%p2 bra WAIT;
         add.u32 %r5, %r7, %r4; ld.shared.b32 %r1, [%r5];
         """
         + STORE_R1
