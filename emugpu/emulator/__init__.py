@@ -36,22 +36,7 @@ from emugpu.emulator.memory.tensor_map import Im2colMap, TensorMap
 from emugpu.emulator.rules import RULES, RuleWarning
 
 __all__ = [
-    "RULES",
-    "Counters",
-    "Deadlock",
-    "Device",
-    "EmulatorError",
-    "Fault",
-    "Im2colMap",
-    "Interrupted",
-    "LaunchError",
-    "LaunchResult",
-    "LimitExceeded",
-    "Livelock",
-    "Module",
-    "PtxSyntaxError",
-    "Region",
-    "RuleWarning",
-    "Swizzle",
+    "RULES", "Counters", "Deadlock", "Device", "EmulatorError", "Fault", "Im2colMap", "Interrupted", "LaunchError",
+    "LaunchResult", "LimitExceeded", "Livelock", "Module", "PtxSyntaxError", "Region", "RuleWarning", "Swizzle",
     "TensorMap",
-]
+]  # fmt: skip

@@ -31,22 +31,12 @@ _DEFAULT = (
     *("to", "sync", "aligned", r"idx|up|down|bfly|all|any|uni|ballot", r"clamp|wrap|shiftamt", _ORDERING, _SCOPE),
     *(_SHAPE, r"x[124]", "trans", _SPACE, "nc", r"L[12]", _DONE, r"multicast::cluster(?:::all)?"),
     *(
-        _REDUCTION,
-        "noftz",
-        r"rn[ai]?|r[zmps]i?|approx|full",
-        "ftz",
-        "2pi",
-        "sat",
-        "NaN",
-        "xorsign",
-        "abs",
-        "relu",
-        "satfinite",
-        "scaled::n2::ue8m0",
+        _REDUCTION, "noftz", r"rn[ai]?|r[zmps]i?|approx|full", "ftz", "2pi", "sat", "NaN", "xorsign", "abs", "relu",
+        "satfinite", "scaled::n2::ue8m0",
     ),
     *(r"L1::\w+", r"L2::evict_\w+", "L2::cache_hint", r"L2::\d+B", r"v[248]", r"b\d+x16(?:_p\d+)?", _TYPE),
     r"f4e|b4e|rc8|rc16|ecl|ecr",
-)
+)  # fmt: skip
 _TCGEN05 = (
     *("sp", "red", r"cta_group::[12]", "sync", "aligned", r"kind::\w+", "block_scale"),
     *(r"scale_vec::\w+|block(?:16|32)", "ashift", r"collector::\w+::\w+", "mbarrier::arrive::one", _SPACE),
@@ -59,23 +49,12 @@ _MMA = (
 )
 _COPY = (
     *(
-        "bulk",
-        "weak",
-        "commit_group|wait_group",
-        "read",
-        "prefetch",
-        "tensor",
-        r"[1-5]d",
-        "mbarrier",
-        "arrive",
-        "noinc",
-        "ca|cg",
-        "L2",
-        _SPACE,
+        "bulk", "weak", "commit_group|wait_group", "read", "prefetch", "tensor", r"[1-5]d", "mbarrier", "arrive",
+        "noinc", "ca|cg", "L2", _SPACE,
     ),
     *(r"tile(?:::\w+)?|im2col(?:\w|::)*", _DONE, "multicast::cluster", r"cta_group::[12]", "L2::cache_hint"),
     *(r"L2::\d+B", "cp_mask|ignore_oob", _TYPE),
-)
+)  # fmt: skip
 _BARRIER = ("warp|cta|cluster", "sync|arrive|wait|red", "popc|and|or", _ORDERING, "aligned", _TYPE)
 _SYNTAX: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"v(?!ote)\w+", ()),  # video instructions are left as they are

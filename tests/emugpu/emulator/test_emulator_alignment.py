@@ -42,15 +42,10 @@ bar.warp.sync -1;
 """%r3, %r6: shared memory, the latter 32 bytes for each lane; %rd5, %rd7 the same, generic; %rd0, %rd6: global."""
 
 POINTERS = {
-    ("shared", "all lanes"): "%r3",
-    ("shared", "each lane"): "%r6",
-    ("shared::cluster", "each lane"): "%r6",
-    ("global", "all lanes"): "%rd0",
-    ("global", "each lane"): "%rd6",
-    ("generic", "all lanes"): "%rd5",
-    ("generic", "each lane"): "%rd7",
-    ("param", "all lanes"): "%rd8",
-}
+    ("shared", "all lanes"): "%r3", ("shared", "each lane"): "%r6", ("shared::cluster", "each lane"): "%r6",
+    ("global", "all lanes"): "%rd0", ("global", "each lane"): "%rd6", ("generic", "all lanes"): "%rd5",
+    ("generic", "each lane"): "%rd7", ("param", "all lanes"): "%rd8",
+}  # fmt: skip
 
 
 def attempt(body: str) -> None:

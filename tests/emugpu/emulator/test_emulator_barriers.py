@@ -205,19 +205,12 @@ def queue_of(*groups: tuple[int, int]) -> BulkQueue:
 @pytest.mark.parametrize(
     ("groups", "reads_only", "least"),
     [
-        ([], False, 0),
-        ([(0, 0)], False, 0),
-        ([(1, 1)], False, 1),
-        ([(1, 1)], True, 1),
-        ([(0, 1)], False, 1),
-        ([(0, 1)], True, 0),
-        ([(0, 1), (1, 1), (1, 1)], True, 2),
-        ([(0, 1), (1, 1), (1, 1)], False, 3),
-        ([(1, 1), (0, 0), (0, 0)], False, 3),
-        ([(0, 0), (0, 0), (1, 1)], False, 1),
+        ([], False, 0), ([(0, 0)], False, 0), ([(1, 1)], False, 1), ([(1, 1)], True, 1), ([(0, 1)], False, 1),
+        ([(0, 1)], True, 0), ([(0, 1), (1, 1), (1, 1)], True, 2), ([(0, 1), (1, 1), (1, 1)], False, 3),
+        ([(1, 1), (0, 0), (0, 0)], False, 3), ([(0, 0), (0, 0), (1, 1)], False, 1),
         ([(0, 0), (2, 2), (0, 0), (0, 2)], True, 3),
     ],
-)
+)  # fmt: skip
 def test_a_wait_ends_when_no_more_of_the_youngest_groups_are_pending(groups, reads_only, least):
     for allowed in range(5):
         assert queue_of(*groups).satisfied(allowed, reads_only) == (allowed >= least), allowed

@@ -132,22 +132,11 @@ def test_scale_factors_are_powers_of_two():
     """ue8m0: the exponent alone; the sign does not count; all ones is NaN."""
     x = np.array(
         [
-            1.0,
-            1.5,
-            2.0,
-            -3.0,
-            0.0,
-            2.0**-127,
-            2.0**-126,
-            1.5 * 2.0**-127,
-            2.0**127,
-            3e38,
-            np.inf,
-            np.nan,
+            1.0, 1.5, 2.0, -3.0, 0.0, 2.0**-127, 2.0**-126, 1.5 * 2.0**-127, 2.0**127, 3e38, np.inf, np.nan,
             1.5 * 2.0**-128,
         ],
         np.float32,
-    )
+    )  # fmt: skip
     bits = np.resize(x, 32).view(np.uint32)
     down = evaluate("cvt.rz.satfinite.ue8m0x2.f32 %h0, %f1, %f2;", [("f1", bits), ("f2", np.roll(bits, 1))], "h0")
     up = evaluate("cvt.rp.satfinite.ue8m0x2.f32 %h0, %f1, %f2;", [("f1", bits), ("f2", np.roll(bits, 1))], "h0")
@@ -282,20 +271,9 @@ def test_integers_to_floats_round_once(instruction):
         for n, k in zip(rng.integers(-(1 << 62), 1 << 62, 64) * 2 + 1, rng.integers(0, 63, 64), strict=True)
     ]
     numbers += [
-        0,
-        1,
-        -1,
-        (1 << 24) + 1,
-        (1 << 25) + 3,
-        (1 << 53) + 1,
-        (1 << 63) - 1,
-        -(1 << 63),
-        0xFFFFFFFF,
-        65520,
-        65519,
-        257,
-        259,
-    ]
+        0, 1, -1, (1 << 24) + 1, (1 << 25) + 3, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63), 0xFFFFFFFF, 65520, 65519,
+        257, 259,
+    ]  # fmt: skip
     numbers = [*numbers, *([5] * (96 - len(numbers)))]
     bits = [n & ((1 << width) - 1) for n in numbers]
     register = "d" if width == 64 else "h" if width < 32 else "r"
@@ -328,25 +306,11 @@ def test_rounding_to_an_integer_keeps_the_type_and_the_sign(mode, name):
 def test_integers_saturate_and_pack():
     x = np.array(
         [
-            0,
-            1,
-            127,
-            128,
-            255,
-            256,
-            65535,
-            65536,
-            0x7FFFFFFF,
-            0x80000000,
-            0xFFFFFFFF,
-            0xFFFFFF80,
-            0xFFFFFF7F,
-            0xFFFF8000,
-            5,
-            6,
+            0, 1, 127, 128, 255, 256, 65535, 65536, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFF80, 0xFFFFFF7F,
+            0xFFFF8000, 5, 6,
         ]
         * 2
-    )
+    )  # fmt: skip
     signed = [int(v) - (1 << 32) if v >> 31 else int(v) for v in x]
 
     def clamp(v: int, kind: str) -> int:

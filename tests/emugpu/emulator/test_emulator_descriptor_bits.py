@@ -68,21 +68,10 @@ DECODED = dict(
     saturate=False, scale="", a_id=0, b_id=0, is_k96=False,
 )  # fmt: skip
 CHANGES: dict[int, dict[str, Any] | None] = {
-    4: {"d_type": "f16"},
-    7: {"a_type": "bf16"},
-    10: {"b_type": "bf16"},
-    13: {"negate": True},
-    14: {"negate": True},
-    15: {"a_major": Major.MN},
-    16: {"b_major": Major.MN},
-    17: {"n": 72},
-    18: {"n": 80},
-    19: {"n": 96},
-    20: None,
-    21: {"n": 192},
-    22: None,
-    26: None,
-}
+    4: {"d_type": "f16"}, 7: {"a_type": "bf16"}, 10: {"b_type": "bf16"}, 13: {"negate": True}, 14: {"negate": True},
+    15: {"a_major": Major.MN}, 16: {"b_major": Major.MN}, 17: {"n": 72}, 18: {"n": 80}, 19: {"n": 96}, 20: None,
+    21: {"n": 192}, 22: None, 26: None,
+}  # fmt: skip
 """By bit that is turned over: what changes, or None where it is not a shape any more. Other bits may not be set."""
 
 

@@ -27,34 +27,16 @@ def test_the_events_of_a_warp_come_in_program_order(schedule):
     name, seed = schedule
     seen = stream(MUCH, threads=64, initial=np.zeros(1), schedule=name, seed=seed)
     expected = [
-        ("ld.param", "Access"),
-        ("st.shared", "Access"),
-        ("bar.warp", "WarpSynced"),
-        ("ld.shared", "Access"),
-        ("stmatrix.sync", "Access"),
-        ("ldmatrix.sync", "Access"),
-        ("shfl.sync", "WarpSynced"),
-        ("vote.sync", "WarpSynced"),
-        ("elect.sync", "WarpSynced"),
-        ("mbarrier.init", "BarrierInit"),
-        ("fence.mbarrier_init", "Fenced"),
-        ("mbarrier.arrive", "Arrived"),
-        ("mbarrier.try_wait", "Waited"),
-        ("mbarrier.test_wait", "Waited"),
-        ("mbarrier.inval", "BarrierInvalidated"),
-        ("bar.arrive", "GroupArrived"),
-        ("bar.sync", "GroupArrived"),
-        ("bar.sync", "GroupLeft"),
-        ("barrier.cluster", "GroupArrived"),
-        ("barrier.cluster", "GroupLeft"),
-        ("cp.async", "Committed"),
-        ("cp.async", "Awaited"),
-        ("atom.shared", "Access"),
-        ("red.global", "Access"),
-        ("st.global", "Access"),
-        ("ld.global", "Access"),
+        ("ld.param", "Access"), ("st.shared", "Access"), ("bar.warp", "WarpSynced"), ("ld.shared", "Access"),
+        ("stmatrix.sync", "Access"), ("ldmatrix.sync", "Access"), ("shfl.sync", "WarpSynced"),
+        ("vote.sync", "WarpSynced"), ("elect.sync", "WarpSynced"), ("mbarrier.init", "BarrierInit"),
+        ("fence.mbarrier_init", "Fenced"), ("mbarrier.arrive", "Arrived"), ("mbarrier.try_wait", "Waited"),
+        ("mbarrier.test_wait", "Waited"), ("mbarrier.inval", "BarrierInvalidated"), ("bar.arrive", "GroupArrived"),
+        ("bar.sync", "GroupArrived"), ("bar.sync", "GroupLeft"), ("barrier.cluster", "GroupArrived"),
+        ("barrier.cluster", "GroupLeft"), ("cp.async", "Committed"), ("cp.async", "Awaited"),
+        ("atom.shared", "Access"), ("red.global", "Access"), ("st.global", "Access"), ("ld.global", "Access"),
         ("membar.cta", "Fenced"),
-    ]
+    ]  # fmt: skip
     for warp in range(2):
         assert executed(seen, warp=warp) == expected
         indices = [instruction(e).index for e in seen if instruction(e) is not None and who(e).warp == warp]

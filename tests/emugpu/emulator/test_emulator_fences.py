@@ -31,17 +31,11 @@ FENCES = [
 ]
 
 PREFETCHES = [
-    "prefetch.global.L1 [%rd0];",
-    "prefetch.global.L2 [%rd0];",
-    "prefetch.global.L2::evict_last [%rd0];",
-    "prefetch.global.L2::evict_normal [%rd0];",
-    "prefetch.L1 [%rd0];",
-    "prefetch.L2 [%rd0];",
-    "prefetch.tensormap [%rd4];",
-    "prefetch.param.tensormap [map];",
-    "prefetch.param.tensormap [%rd5];",
+    "prefetch.global.L1 [%rd0];", "prefetch.global.L2 [%rd0];", "prefetch.global.L2::evict_last [%rd0];",
+    "prefetch.global.L2::evict_normal [%rd0];", "prefetch.L1 [%rd0];", "prefetch.L2 [%rd0];",
+    "prefetch.tensormap [%rd4];", "prefetch.param.tensormap [map];", "prefetch.param.tensormap [%rd5];",
     "prefetchu.L1 [%rd0];",
-]
+]  # fmt: skip
 
 NO_FENCES = [
     "fence.nonsense;",
@@ -71,15 +65,10 @@ NO_FENCES = [
 ]
 
 NO_PREFETCHES = [
-    "prefetch.nonsense.L2 [%rd0];",
-    "prefetch.global.L3 [%rd0];",
-    "prefetch.global [%rd0];",
-    "prefetch.shared.L1 [%r3];",
-    "prefetch.param.L1 [map];",
-    "prefetch.tensormap.L2 [%rd4];",
-    "prefetchu.L2 [%rd0];",
+    "prefetch.nonsense.L2 [%rd0];", "prefetch.global.L3 [%rd0];", "prefetch.global [%rd0];",
+    "prefetch.shared.L1 [%r3];", "prefetch.param.L1 [map];", "prefetch.tensormap.L2 [%rd4];", "prefetchu.L2 [%rd0];",
     "prefetchu.global.L1 [%rd0];",
-]
+]  # fmt: skip
 
 
 def hint(instruction: str) -> None:

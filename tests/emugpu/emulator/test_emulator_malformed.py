@@ -17,19 +17,8 @@ FILES = sorted(p for p in (Path(__file__).parents[2] / "data").rglob("*.ptx") if
 TOKEN = re.compile(r"[%.\w$]+|[^\s\w]")
 MODIFIERS = ("", "to", "b8", "u64", "f16x2", "wide", "b128", "pred", "x", "cc", "v4", "shared", "global", "param")
 OPERANDS = (
-    "99999999999999999999",
-    "-1",
-    "0",
-    "1.5",
-    "0f3F80",
-    "0x",
-    "_",
-    "%r99999",
-    "%tid.x",
-    "{%r1,%r2}",
-    "[%r1]",
-    "a+4",
-)
+    "99999999999999999999", "-1", "0", "1.5", "0f3F80", "0x", "_", "%r99999", "%tid.x", "{%r1,%r2}", "[%r1]", "a+4",
+)  # fmt: skip
 
 
 def damaged(text: str, rng: random.Random) -> str:

@@ -103,20 +103,8 @@ FORMS = [
 """Instructions on %r0 to %r3, %d0 to %d3, %h0 to %h3 and predicates: those that have micro-operations, and others."""
 
 EDGES = [
-    0,
-    1,
-    31,
-    32,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFF,
-    0x7F800000,
-    0xFFC00001,
-    0x7F800001,
-    1,
-    0x80000000,
-    0x477FF000,
-]
+    0, 1, 31, 32, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x7F800000, 0xFFC00001, 0x7F800001, 1, 0x80000000, 0x477FF000,
+]  # fmt: skip
 
 
 def program(form: str, guard: str, uniform: bool) -> str:

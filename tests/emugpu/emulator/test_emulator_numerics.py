@@ -99,107 +99,35 @@ def test_bit_level_model_special_values():
 
 # One element of D = A . B^T + C each: type, 16 values of A's row and of B's column, C, and the D that an
 # H200's wgmma gave. All as bits.
-MEASURED = [
-    pytest.param(
-        "bf16",
-        "c004be883da3bf30bfe63f283e2dbef0be0f3eadbf8d4002c0b73eadbf863f2a",
-        "bd5b3e31bfcf3c14409ebf454047bc593e693f6d3f083ec2bdd93fc0beac3f86",
-        0x00000000,
-        0xC0C94FAA,
-        id="no C",
-    ),
-    pytest.param(
-        "bf16",
-        "3e23be9cbd0e3d64c15ebccc401ebe5d40ba3f8dbe11bdbf411bc00d3ef2c142",
-        "3fb33df2bf49be6e402fbdf63fc1bd3740493f573e0abf443e0bbd1e40cfbd1e",
-        0x80000000,
-        0xC11D892B,
-        id="products only",
-    ),
-    pytest.param(
-        "bf16",
-        "42ff408bbc26bd674056c13e40e3c1a2c1ed3d5dc0db3d833f9ebe85c0243fb1",
-        "4246be553e893a4b3f39c193c202badfba4d3fbfbcad42383d69bf40c1044377",
-        0xC59D3056,
-        0x44CC91E8,
-        id="wide exponents",
-    ),
-    pytest.param(
-        "bf16",
-        "807b804f0008804f800500628015806500620003801d001c002e8046005c0074",
-        "be55bf0bbe5abf0d3f3fbeccbee2bf9abd4bbf65be393f853ebb3f013eb63d72",
-        0x00000000,
-        0x00F62C20,
-        id="subnormal A",
-    ),
-    pytest.param(
-        "bf16",
-        "80048022001180070005805c0079004500378017807380008011003a80080059",
-        "00558033005f807e801800628034804b800880310074001c0013800e8060804f",
-        0x00000000,
-        0x00000000,
-        id="all subnormal",
-    ),
-    pytest.param(
-        "bf16",
-        "1c9f9acc1cb81b291ab29c6c9b941c479ca81c261bb21b8e9d0d9ad31c269c43",
-        "a02a9f119f11a09620c99f0aa0b1208da04020029d8b1f801f2fa0131e282102",
-        0x8003D625,
-        0x800423EC,
-        id="subnormal result",
-    ),
-    pytest.param(
-        "bf16",
-        "de2d5c215ddc5f82de9e5e6f5ebadef45dc25da7de715e915f045f11ddc45dc2",
-        "df0fdea8dea5db895de65d8bde9c5cfbdf2adfb6dbdfdf4edee8df155eabdf16",
-        0x7D46B04F,
-        0xFF800000,
-        id="overflow",
-    ),
-    pytest.param(
-        "bf16",
-        "3aa13e99be8c7f80bee9bf7e3d763facbefcbf1f3efb3eb73dd8bf6ebcf03f32",
-        "c003bf783fccbf873f27bfb03e99bea4bd753f123fe13e473dffbf793f15be7c",
-        0xBE965B1A,
-        0xFF800000,
-        id="infinity",
-    ),
-    pytest.param(
-        "bf16",
-        "bfacbeeabff37f80bfecff80bfa23e8b3e21be3fc021bf0abd473de8bfc4bef5",
-        "3f5f3f94bf3fbf74bde1bfcd3fbcc01abf8ebe8abe693e2a3e8bbe5b3f92c009",
-        0xC022F6FF,
-        0x7FFFFFFF,
-        id="inf - inf",
-    ),
-    pytest.param(
-        "bf16",
-        "0000000000000000000000000000000000000000000000000000000000000000",
-        "3f55bd333fdfbffebe983f62beb4bf4bbe88bfb13df4401c3f93bf8ebf60becf",
-        0x00000000,
-        0x00000000,
-        id="zeros",
-    ),
-    pytest.param(
-        "f16",
-        "21cba8c744ee338928aac08babe39e83b670caf231c8b09a2e68b3c12d37279b",
-        "9b832925ae6bc48e3baebc083330c1a9b181ae54cf2b4410cc14c4efcc03b112",
-        0x80000000,
-        0xC0A9F4FC,
-        id="f16",
-    ),
-    pytest.param(
-        "f16",
-        "80a2824703310095814b825b012d83f88369823a01070184813c81e680010218",
-        "2bdfb9aebd3bbd10b7d8bf69bd64be8a31d536874004bdfdb9703b4db2f0b53b",
-        0x00000000,
-        0x38505E5F,
-        id="subnormal f16",
-    ),
-]
+MEASURED = {
+    "no C": ("bf16", "c004be883da3bf30bfe63f283e2dbef0be0f3eadbf8d4002c0b73eadbf863f2a",
+        "bd5b3e31bfcf3c14409ebf454047bc593e693f6d3f083ec2bdd93fc0beac3f86", 0x00000000, 0xC0C94FAA),
+    "products only": ("bf16", "3e23be9cbd0e3d64c15ebccc401ebe5d40ba3f8dbe11bdbf411bc00d3ef2c142",
+        "3fb33df2bf49be6e402fbdf63fc1bd3740493f573e0abf443e0bbd1e40cfbd1e", 0x80000000, 0xC11D892B),
+    "wide exponents": ("bf16", "42ff408bbc26bd674056c13e40e3c1a2c1ed3d5dc0db3d833f9ebe85c0243fb1",
+        "4246be553e893a4b3f39c193c202badfba4d3fbfbcad42383d69bf40c1044377", 0xC59D3056, 0x44CC91E8),
+    "subnormal A": ("bf16", "807b804f0008804f800500628015806500620003801d001c002e8046005c0074",
+        "be55bf0bbe5abf0d3f3fbeccbee2bf9abd4bbf65be393f853ebb3f013eb63d72", 0x00000000, 0x00F62C20),
+    "all subnormal": ("bf16", "80048022001180070005805c0079004500378017807380008011003a80080059",
+        "00558033005f807e801800628034804b800880310074001c0013800e8060804f", 0x00000000, 0x00000000),
+    "subnormal result": ("bf16", "1c9f9acc1cb81b291ab29c6c9b941c479ca81c261bb21b8e9d0d9ad31c269c43",
+        "a02a9f119f11a09620c99f0aa0b1208da04020029d8b1f801f2fa0131e282102", 0x8003D625, 0x800423EC),
+    "overflow": ("bf16", "de2d5c215ddc5f82de9e5e6f5ebadef45dc25da7de715e915f045f11ddc45dc2",
+        "df0fdea8dea5db895de65d8bde9c5cfbdf2adfb6dbdfdf4edee8df155eabdf16", 0x7D46B04F, 0xFF800000),
+    "infinity": ("bf16", "3aa13e99be8c7f80bee9bf7e3d763facbefcbf1f3efb3eb73dd8bf6ebcf03f32",
+        "c003bf783fccbf873f27bfb03e99bea4bd753f123fe13e473dffbf793f15be7c", 0xBE965B1A, 0xFF800000),
+    "inf - inf": ("bf16", "bfacbeeabff37f80bfecff80bfa23e8b3e21be3fc021bf0abd473de8bfc4bef5",
+        "3f5f3f94bf3fbf74bde1bfcd3fbcc01abf8ebe8abe693e2a3e8bbe5b3f92c009", 0xC022F6FF, 0x7FFFFFFF),
+    "zeros": ("bf16", "0000000000000000000000000000000000000000000000000000000000000000",
+        "3f55bd333fdfbffebe983f62beb4bf4bbe88bfb13df4401c3f93bf8ebf60becf", 0x00000000, 0x00000000),
+    "f16": ("f16", "21cba8c744ee338928aac08babe39e83b670caf231c8b09a2e68b3c12d37279b",
+        "9b832925ae6bc48e3baebc083330c1a9b181ae54cf2b4410cc14c4efcc03b112", 0x80000000, 0xC0A9F4FC),
+    "subnormal f16": ("f16", "80a2824703310095814b825b012d83f88369823a01070184813c81e680010218",
+        "2bdfb9aebd3bbd10b7d8bf69bd64be8a31d536874004bdfdb9703b4db2f0b53b", 0x00000000, 0x38505E5F),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "a", "b", "c", "d"), MEASURED)
+@pytest.mark.parametrize(("kind", "a", "b", "c", "d"), MEASURED.values(), ids=MEASURED)
 def test_bit_level_model_agrees_with_an_h200(kind, a, b, c, d):
     row, column = (
         np.frombuffer(bytes.fromhex(x), ">u2").astype(np.uint16).view(TYPES[kind]).astype(np.float32)[None]
@@ -211,23 +139,11 @@ def test_bit_level_model_agrees_with_an_h200(kind, a, b, c, d):
 
 def test_tf32_rounding_as_seen_on_an_h200():
     pairs = {
-        0x3F801000: 0x3F800000,
-        0x3F803000: 0x3F804000,
-        0x3F801001: 0x3F802000,
-        0x3F802FFF: 0x3F802000,
-        0xBF803000: 0xBF804000,
-        0x7F800000: 0x7F800000,
-        0xFF800000: 0xFF800000,
-        0x7F800001: 0x7FFFE000,
-        0xFFC12345: 0x7FFFE000,
-        0x7F7FFFFF: 0x7F800000,
-        0xFF7FFFFF: 0xFF800000,
-        0x7F7FEFFF: 0x7F7FE000,
-        0x00001000: 0x00000000,
-        0x00003000: 0x00004000,
-        0x007FFFFF: 0x00800000,
-        0x80000FFF: 0x80000000,
-    }
+        0x3F801000: 0x3F800000, 0x3F803000: 0x3F804000, 0x3F801001: 0x3F802000, 0x3F802FFF: 0x3F802000,
+        0xBF803000: 0xBF804000, 0x7F800000: 0x7F800000, 0xFF800000: 0xFF800000, 0x7F800001: 0x7FFFE000,
+        0xFFC12345: 0x7FFFE000, 0x7F7FFFFF: 0x7F800000, 0xFF7FFFFF: 0xFF800000, 0x7F7FEFFF: 0x7F7FE000,
+        0x00001000: 0x00000000, 0x00003000: 0x00004000, 0x007FFFFF: 0x00800000, 0x80000FFF: 0x80000000,
+    }  # fmt: skip
     given_bits, expected = (np.array(list(x), np.uint32) for x in (pairs, pairs.values()))
     assert [hex(x) for x in numerics.round_to_tf32(given_bits)] == [hex(x) for x in expected]
 

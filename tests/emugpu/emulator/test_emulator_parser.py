@@ -24,18 +24,10 @@ def operands(instruction: str, scope: str = ""):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0", 0),
-        ("10", 10),
-        ("010", 8),
-        ("0x1F", 31),
-        ("0XfU", 15),
-        ("0b101", 5),
-        ("-7", -7),
-        ("-0x10", -16),
-        ("+5", 5),
-        ("4294967295U", 0xFFFFFFFF),
+        ("0", 0), ("10", 10), ("010", 8), ("0x1F", 31), ("0XfU", 15), ("0b101", 5), ("-7", -7), ("-0x10", -16),
+        ("+5", 5), ("4294967295U", 0xFFFFFFFF),
     ],
-)
+)  # fmt: skip
 def test_integers_are_decimal_octal_hexadecimal_or_binary(text, value):
     assert operands(f"mov.b32 %r1, {text};")[1] == Immediate(value)
     assert (run(f"mov.b32 %r1, {text};" + STORE_R1 + "ret;") == value % (1 << 32)).all()
@@ -60,23 +52,11 @@ def test_addresses_have_offsets_of_either_sign(text, offset):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("5*2", 10),
-        ("(1<<3)|2", 10),
-        ("1 ? 10 : 3", 10),
-        ("(3<4)+9", 10),
-        ("- 10", -10),
-        ("--10", 10),
-        ("~9", -10),
-        ("-7/2", -3),
-        ("-7 % 4", 1),
-        ("-1>>28", -1),
-        ("-1U>>60", 15),
-        ("(.u64)-1>>60", 15),
-        ("0xffffffffffffffff>>60", 15),
-        ("!0 && (2 == 2)", 1),
-        ("WARP_SZ/2", 16),
+        ("5*2", 10), ("(1<<3)|2", 10), ("1 ? 10 : 3", 10), ("(3<4)+9", 10), ("- 10", -10), ("--10", 10), ("~9", -10),
+        ("-7/2", -3), ("-7 % 4", 1), ("-1>>28", -1), ("-1U>>60", 15), ("(.u64)-1>>60", 15),
+        ("0xffffffffffffffff>>60", 15), ("!0 && (2 == 2)", 1), ("WARP_SZ/2", 16),
     ],
-)
+)  # fmt: skip
 def test_constant_expressions_have_the_values_of_ptxas(text, value):
     """Read from the machine code that ptxas 13.0 makes of them."""
     assert operands(f"mov.u32 %r1, {text};")[1] == Immediate(value)

@@ -60,16 +60,11 @@ def test_the_registers_hold_what_is_loaded_and_the_last_one_the_greatest(seed):
 @pytest.mark.parametrize(
     ("rest", "pair", "result"),
     [
-        ("min.f32", (3.0, -4.0), -4.0),
-        ("max.f32", (3.0, -4.0), 3.0),
-        ("max.abs.f32", (3.0, -4.0), 4.0),
-        ("min.abs.f32", (-3.0, 4.0), 3.0),
-        ("min.f32", (0.0, -0.0), -0.0),
-        ("max.f32", (-0.0, 0.0), 0.0),
-        ("f32.max", (1.0, 2.0), 2.0),
-        ("max.f32", (0.0, 1e-40), 1e-40),
+        ("min.f32", (3.0, -4.0), -4.0), ("max.f32", (3.0, -4.0), 3.0), ("max.abs.f32", (3.0, -4.0), 4.0),
+        ("min.abs.f32", (-3.0, 4.0), 3.0), ("min.f32", (0.0, -0.0), -0.0), ("max.f32", (-0.0, 0.0), 0.0),
+        ("f32.max", (1.0, 2.0), 2.0), ("max.f32", (0.0, 1e-40), 1e-40),
     ],
-)
+)  # fmt: skip
 def test_floats_follow_the_rules_of_min_and_max(rest, pair, result):
     found = loaded(form(rest), bits(pair[0]), bits(pair[1]))
     assert (found[2] == bits(result)).all()

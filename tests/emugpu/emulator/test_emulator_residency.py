@@ -176,24 +176,16 @@ def test_room_for_nothing_is_refused():
 @pytest.mark.parametrize(
     ("target", "cluster", "shared", "threads", "registers", "clusters"),
     [
-        ("sm_100a", 1, 228 * KB, 32, None, 148),
-        ("sm_100a", 1, 114 * KB, 32, None, 2 * 148),
-        ("sm_100a", 1, 114 * KB + 1, 32, None, 148),
-        ("sm_90a", 1, KB, 32, None, 32 * 132),
-        ("sm_90a", 1, KB, 64, None, 32 * 132),
-        ("sm_90a", 1, KB, 65, None, 21 * 132),
-        ("sm_90a", 1, KB, 1024, None, 2 * 132),
-        ("sm_100a", 1, KB, 1024, 64, 148),
-        ("sm_100a", 1, KB, 1024, 32, 2 * 148),
-        ("sm_100a", 1, KB, 512, 64, 2 * 148),
-        ("sm_100a", 1, KB, 512, 72, 148),
-        ("sm_100a", 2, 228 * KB, 32, None, 74),
-        ("sm_100a", 3, 228 * KB, 32, None, 49),
-        ("sm_100a", 3, 114 * KB, 32, None, 98),
-        ("sm_103a", 1, 228 * KB, 32, None, 148),
+        ("sm_100a", 1, 228 * KB, 32, None, 148), ("sm_100a", 1, 114 * KB, 32, None, 2 * 148),
+        ("sm_100a", 1, 114 * KB + 1, 32, None, 148), ("sm_90a", 1, KB, 32, None, 32 * 132),
+        ("sm_90a", 1, KB, 64, None, 32 * 132), ("sm_90a", 1, KB, 65, None, 21 * 132),
+        ("sm_90a", 1, KB, 1024, None, 2 * 132), ("sm_100a", 1, KB, 1024, 64, 148),
+        ("sm_100a", 1, KB, 1024, 32, 2 * 148), ("sm_100a", 1, KB, 512, 64, 2 * 148), ("sm_100a", 1, KB, 512, 72, 148),
+        ("sm_100a", 2, 228 * KB, 32, None, 74), ("sm_100a", 3, 228 * KB, 32, None, 49),
+        ("sm_100a", 3, 114 * KB, 32, None, 98), ("sm_103a", 1, 228 * KB, 32, None, 148),
         ("sm_100a", 16, 400 * KB, 1024, 255, 9),
     ],
-)
+)  # fmt: skip
 def test_what_an_sm_has_is_shared_out_among_whole_ctas(target, cluster, shared, threads, registers, clusters):
     """2048 threads, 32 CTAs, 228 KiB and 65536 registers on each of 132 or 148 SMs; sm_103 counts as sm_100."""
     assert residency(target, cluster, shared, threads, registers) == clusters

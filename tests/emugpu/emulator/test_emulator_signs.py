@@ -14,31 +14,15 @@ WORD = 0x8182F3F4
 """Bytes f4 f3 82 81: as s8 -12, -13, -126, -127; as s16 -3084 (0xf3f4) and -32382 (0x8182)."""
 
 INTO_32_BITS = [
-    ("s8", 0, 0xFFFFFFF4),
-    ("s8", 1, 0xFFFFFFF3),
-    ("s8", 3, 0xFFFFFF81),
-    ("u8", 0, 0xF4),
-    ("b8", 2, 0x82),
-    ("s16", 0, 0xFFFFF3F4),
-    ("s16", 2, 0xFFFF8182),
-    ("u16", 2, 0x8182),
-    ("b16", 0, 0xF3F4),
-    ("s32", 0, 0x8182F3F4),
-    ("s8", 4, 0x7F),
-    ("s16", 4, 0x107F),
-]
+    ("s8", 0, 0xFFFFFFF4), ("s8", 1, 0xFFFFFFF3), ("s8", 3, 0xFFFFFF81), ("u8", 0, 0xF4), ("b8", 2, 0x82),
+    ("s16", 0, 0xFFFFF3F4), ("s16", 2, 0xFFFF8182), ("u16", 2, 0x8182), ("b16", 0, 0xF3F4), ("s32", 0, 0x8182F3F4),
+    ("s8", 4, 0x7F), ("s16", 4, 0x107F),
+]  # fmt: skip
 INTO_64_BITS = [
-    ("s8", 0, 0xFFFFFFFF_FFFFFFF4),
-    ("s8", 4, 0x7F),
-    ("u8", 0, 0xF4),
-    ("s16", 2, 0xFFFFFFFF_FFFF8182),
-    ("u16", 2, 0x8182),
-    ("s32", 0, 0xFFFFFFFF_8182F3F4),
-    ("u32", 0, 0x8182F3F4),
-    ("b32", 0, 0x8182F3F4),
-    ("s32", 4, 0x107F),
-    ("s64", 0, 0x0000107F_8182F3F4),
-]
+    ("s8", 0, 0xFFFFFFFF_FFFFFFF4), ("s8", 4, 0x7F), ("u8", 0, 0xF4), ("s16", 2, 0xFFFFFFFF_FFFF8182),
+    ("u16", 2, 0x8182), ("s32", 0, 0xFFFFFFFF_8182F3F4), ("u32", 0, 0x8182F3F4), ("b32", 0, 0x8182F3F4),
+    ("s32", 4, 0x107F), ("s64", 0, 0x0000107F_8182F3F4),
+]  # fmt: skip
 
 STORED = f"""
 mov.b32 %r3, words;
@@ -55,14 +39,9 @@ bar.warp.sync -1;
 """
 
 PLACES = {
-    "shared": "[%r3+{}]",
-    "shared, each lane": "[%r6+64+{}]",
-    "global": "[%rd0+{}]",
-    "global, each lane": "[%rd4+{}]",
-    "generic": "[%rd5+{}]",
-    "shared::cluster": "[%r3+{}]",
-    "param": "[%rd6+{}]",
-}
+    "shared": "[%r3+{}]", "shared, each lane": "[%r6+64+{}]", "global": "[%rd0+{}]", "global, each lane": "[%rd4+{}]",
+    "generic": "[%rd5+{}]", "shared::cluster": "[%r3+{}]", "param": "[%rd6+{}]",
+}  # fmt: skip
 
 
 def load(place: str, kind: str, offset: int, register: str) -> str:

@@ -74,16 +74,10 @@ def at_entry(directives: str, body: str = "ret;") -> int | None:
 @pytest.mark.parametrize(
     ("threads", "ctas", "registers"),
     [
-        (128, 1, 256),
-        (256, 2, 128),
-        (320, 1, 168),
-        (384, 1, 168),
-        (384, 2, 80),
-        (512, 1, 128),
-        (640, 1, 96),
+        (128, 1, 256), (256, 2, 128), (320, 1, 168), (384, 1, 168), (384, 2, 80), (512, 1, 128), (640, 1, 96),
         (640, 2, 48),
     ],
-)
+)  # fmt: skip
 def test_registers_at_entry_are_those_ptxas_gives(threads, ctas, registers):
     assert at_entry(f".maxntid {threads}, 1, 1 .minnctapersm {ctas}") == registers
 

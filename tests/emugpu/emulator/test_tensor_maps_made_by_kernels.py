@@ -9,17 +9,9 @@ from ptx_programs import STORE_R1, WORDS, source
 from emugpu.emulator import Device, Fault, Module
 
 FIELDS = {
-    "global_address": "%rd2",
-    "rank": "1",
-    "box_dim": ("8", "4"),
-    "global_dim": ("16", "8"),
-    "global_stride": ("64",),
-    "element_stride": ("1", "1"),
-    "elemtype": "2",
-    "interleave_layout": "0",
-    "swizzle_mode": "0",
-    "fill_mode": "0",
-}
+    "global_address": "%rd2", "rank": "1", "box_dim": ("8", "4"), "global_dim": ("16", "8"), "global_stride": ("64",),
+    "element_stride": ("1", "1"), "elemtype": "2", "interleave_layout": "0", "swizzle_mode": "0", "fill_mode": "0",
+}  # fmt: skip
 """A map of 8 rows of 16 u32, with boxes of 4 rows of 8: the rank less one, sizes as they are, strides in bytes."""
 
 
