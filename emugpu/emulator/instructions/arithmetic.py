@@ -13,7 +13,6 @@ from emugpu.emulator.instructions.table import (
     Translator,
     Unsupported,
     apart,
-    assign,
     bits_of,
     calculated,
     computed,
@@ -75,7 +74,7 @@ def _packed(i: Instruction) -> Assign:
     if len(sources) != 2:
         raise Unsupported
     before = ("sub" if i.opcode == "neg" else i.opcode, kind_of(i), i.modifiers[:-1])
-    return assign(calculated(packed_operation, destination, tuple((s, "b32") for s in sources), before=before))
+    return Assign(calculated(packed_operation, destination, tuple((s, "b32") for s in sources), before=before))
 
 
 # ---- with a carry in or out (PTX ISA 9.7.2) ----
@@ -108,7 +107,8 @@ def _sums(i: Instruction, subtract: bool, *sources: tuple[Operand | Temporary, s
     return apart([calculated(sum_bits, part, sources, bits, subtract, flag) for part, flag in both])
 
 
-def _add_with_carry(i: Instruction) -> Assign:
+@instruction("addc", "subc", operands=4)
+def _add_with_carry(i: Instruction, w: Translator) -> Assign:
     """Emits add.cc, sub.cc, addc and subc."""
     extended = i.opcode in ("addc", "subc")
     only_form(i, *(f"cc.{kind}" for kind in _CARRY_KINDS), *(_CARRY_KINDS if extended else ()))
@@ -116,15 +116,11 @@ def _add_with_carry(i: Instruction) -> Assign:
     if len(i.operands) != 3 + extended:
         raise Unsupported
     _, a, b, carry = (*i.operands, Immediate(0))[:4]
-    return assign(*_sums(i, i.opcode.startswith("sub"), (a, kind), (b, kind), (carry, "b32")))
+    return Assign(*_sums(i, i.opcode.startswith("sub"), (a, kind), (b, kind), (carry, "b32")))
 
 
-@instruction("addc", "subc", operands=4)
-def _addc(i: Instruction, w: Translator) -> Assign:
-    return _add_with_carry(i)
-
-
-def _multiply_add_with_carry(i: Instruction) -> Assign:
+@instruction("madc", operands=5)
+def _multiply_add_with_carry(i: Instruction, w: Translator) -> Assign:
     """Emits mad.cc and madc: one half of the product, plus c, plus the carry."""
     extended = i.opcode == "madc"
     forms = [f"{half}.{cc}{kind}" for half in ("lo", "hi") for cc in ("cc.", "") for kind in _CARRY_KINDS]
@@ -138,12 +134,7 @@ def _multiply_add_with_carry(i: Instruction) -> Assign:
         half = calculated(values.multiply_high, product, ((a, kind), (b, kind)), bits, kind[0] == "s")
     else:
         half = micro(f"mul.{bits}", product, kind, a, b)
-    return assign(half, *_sums(i, False, (product, kind), (c, kind), (carry, "b32")))
-
-
-@instruction("madc", operands=5)
-def _madc(i: Instruction, w: Translator) -> Assign:
-    return _multiply_add_with_carry(i)
+    return Assign(half, *_sums(i, False, (product, kind), (c, kind), (carry, "b32")))
 
 
 # ---- integers and floats ----
@@ -167,27 +158,27 @@ def _is_plain(i: Instruction, kind: str) -> bool:
 def _add(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if _is_plain(i, kind):
-        return assign(micro_of(i, f"{i.opcode}.{kind}", kind))
+        return Assign(micro_of(i, f"{i.opcode}.{kind}", kind))
     if kind in floats.KINDS:
         return floats.sum_or_product(i, kind)
     if i.has("cc"):
-        return _add_with_carry(i)
+        return _add_with_carry(i, w)
     if i.modifiers == ("sat", "s32"):
-        return assign(computed(i, values.add_saturated, "s32", i.opcode == "sub"))
+        return Assign(computed(i, values.add_saturated, "s32", i.opcode == "sub"))
     if i.has("sat") or kind in PACKED_KINDS:
         return _packed(i)
     _only_integers(i, kind)
-    return assign(*narrowed([micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind)], kind))
+    return Assign(*narrowed([micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind)], kind))
 
 
 @instruction("mul", operands=3)
 def _mul(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if _is_plain(i, kind):
-        return assign(micro_of(i, f"mul.{kind}", kind))
+        return Assign(micro_of(i, f"mul.{kind}", kind))
     if kind in floats.KINDS:
         return floats.sum_or_product(i, kind)
-    return assign(*_product(i, "mul", kind))
+    return Assign(*_product(i, "mul", kind))
 
 
 def _product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
@@ -215,18 +206,18 @@ def _product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
 def _mad(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.modifiers == ("rn", "f32"):
-        return assign(micro_of(i, "fma.f32", kind))
+        return Assign(micro_of(i, "fma.f32", kind))
     if kind in floats.KINDS:
         return floats.fused(i, kind)
     if i.has("cc"):
-        return _multiply_add_with_carry(i)
+        return _multiply_add_with_carry(i, w)
     if i.modifiers == ("hi", "sat", "s32"):
         destination, a, b, c = i.operands
-        return assign(
+        return Assign(
             micro("mul.hi.s32", Temporary(), kind, a, b),
             calculated(values.add_saturated, destination, ((Temporary(), kind), (c, kind)), False),
         )
-    return assign(*_product(i, "mad", kind))
+    return Assign(*_product(i, "mad", kind))
 
 
 @spreads(lambda high, a, b, c: in_parts(64, a, b, c) if high else upwards(a, b, c))
@@ -245,20 +236,20 @@ def carry_less(high: bool, a: Value, b: Value, c: Value) -> Value:
 @instruction("clmad", operands=4)
 def _clmad(i: Instruction, w: Translator) -> Assign:
     only_form(i, "lo.u64", "hi.u64")
-    return assign(computed(i, carry_less, "u64", before=(i.has("hi"),)))
+    return Assign(computed(i, carry_less, "u64", before=(i.has("hi"),)))
 
 
 @instruction("div", "rem", operands=3)
 def _div(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.opcode == "div" and i.modifiers == ("rn", kind) and kind in _FLOATS:
-        return assign(micro_of(i, f"div.{kind}", kind))
+        return Assign(micro_of(i, f"div.{kind}", kind))
     if i.opcode == "div" and kind in floats.KINDS:
         return floats.quotient(i, kind)
     _only_integers(i, kind)
     if bits_of(kind) >= 32:
-        return assign(micro_of(i, f"{i.opcode}.{kind}", kind))
-    return assign(computed(i, values.divide, kind, bits_of(kind), kind[0] == "s", i.opcode == "rem"))
+        return Assign(micro_of(i, f"{i.opcode}.{kind}", kind))
+    return Assign(computed(i, values.divide, kind, bits_of(kind), kind[0] == "s", i.opcode == "rem"))
 
 
 @instruction("min", "max", operands=range(3, 5))
@@ -273,12 +264,12 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     if i.modifiers == ("relu", "s32"):
         positive = micro("max.s32", i.operands[0], kind, i.operands[0], 0)
-        return assign(micro_of(i, f"{i.opcode}.s32", kind), positive)
+        return Assign(micro_of(i, f"{i.opcode}.s32", kind), positive)
     only(i)
     high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0
     if high and bits_of(kind) < 32:
-        return assign(computed(i, values.minimum if i.opcode == "min" else values.maximum, kind, high))
-    return assign(micro_of(i, f"{i.opcode}.{'s' if high else 'u'}{row_bits(kind)}", kind))
+        return Assign(computed(i, values.minimum if i.opcode == "min" else values.maximum, kind, high))
+    return Assign(micro_of(i, f"{i.opcode}.{'s' if high else 'u'}{row_bits(kind)}", kind))
 
 
 @instruction("neg", "abs", operands=2)
@@ -292,10 +283,10 @@ def _neg(i: Instruction, w: Translator) -> Assign:
     destination, source = i.operands
     bits = row_bits(kind)
     if i.opcode == "neg":
-        return assign(*narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind))
+        return Assign(*narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind))
     negative = Temporary(bits == 64)
     found = narrowed([micro(f"sub.{bits}", negative, kind, 0, source)], kind)
     if bits_of(kind) >= 32:
-        return assign(*found, micro(f"max.s{bits}", destination, kind, source, negative))
+        return Assign(*found, micro(f"max.s{bits}", destination, kind, source, negative))
     both = ((source, kind), (negative, kind))
-    return assign(*found, calculated(values.maximum, destination, both, 1 << (bits_of(kind) - 1)))
+    return Assign(*found, calculated(values.maximum, destination, both, 1 << (bits_of(kind) - 1)))

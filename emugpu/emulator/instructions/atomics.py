@@ -89,21 +89,6 @@ def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False
     return bits
 
 
-def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
-    """Computes ``atom.add`` or ``red.add`` of f32 or f64.
-
-    In global memory f32 flushes subnormal numbers to zeros of their sign (PTX ISA 9.7.13.5), and an f64 NaN is not made
-    quiet, as seen on an H200.
-    """
-    if kind == "f64" and in_global:
-        for bits in (old, new):
-            if bits & ((1 << 63) - 1) > F64_INFINITY:
-                return bits
-    dtype = np.dtype(f"u{TYPE_BYTES[kind]}")
-    flush = kind == "f32" and in_global
-    return int(combine("add", kind, np.array([old], dtype), np.array([new], dtype), flush)[0])
-
-
 # ---- lanes one after another ----
 
 
@@ -133,15 +118,20 @@ def _report(
 
 
 def _combined(operation: str, kind: str, old: int, new: int, in_global: bool) -> int:
-    """Returns the new content of memory after one lane's operation on one item."""
-    nbytes = TYPE_BYTES[kind]
-    if kind in ("f32", "f64"):
-        return add_float(kind, old, new, in_global)
-    if kind in FLOATS:
-        dtype = np.dtype(f"u{nbytes}")
-        with np.errstate(all="ignore"):
-            return int(combine(operation, kind, np.array([old], dtype), np.array([new], dtype))[0])
-    return int(of_integers(operation, kind, old, new)) & (1 << 8 * nbytes) - 1
+    """Returns the new content of memory after one lane's operation on one item.
+
+    In global memory f32 flushes subnormal numbers to zeros of their sign (PTX ISA 9.7.13.5), and an f64 NaN is not made
+    quiet, as seen on an H200.
+    """
+    if kind not in FLOATS:
+        return int(of_integers(operation, kind, old, new)) & (1 << 8 * TYPE_BYTES[kind]) - 1
+    if kind == "f64" and in_global:
+        for bits in (old, new):
+            if bits & ((1 << 63) - 1) > F64_INFINITY:
+                return bits
+    a, b = (np.array([bits], f"u{TYPE_BYTES[kind]}") for bits in (old, new))
+    with np.errstate(all="ignore"):
+        return int(combine(operation, kind, a, b, kind == "f32" and in_global)[0])
 
 
 def atomic(
@@ -217,8 +207,10 @@ def _space(i: Instruction, w: Translator, first: int) -> str:
     return space
 
 
-def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
-    """Emits atom or red. ``first``: the position of the address among the operands."""
+@instruction("red", operands=range(2, 4), writes=0, family="memory")
+@instruction("atom", operands=range(3, 6), family="memory")
+def _atomic(i: Instruction, w: Translator) -> Effect:
+    first = int(i.opcode == "atom")  # the position of the address among the operands
     operation = next((m for m in i.modifiers if m in _NAMES), "")
     if not operation or len(i.operands) < first + (3 if operation == "cas" else 2):
         raise Unsupported
@@ -274,13 +266,3 @@ def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect
         raise Unsupported
     arguments = [repr(space), repr(operation), repr(kind), w.pointer(i.operands[first]), values, "0"]
     return Effect(atomic, arguments, results)
-
-
-@instruction("atom", operands=range(3, 6), family="memory")
-def _atom(i: Instruction, w: Translator) -> Effect:
-    return _atomic(i, w, 1)
-
-
-@instruction("red", operands=range(2, 4), writes=0, family="memory")
-def _red(i: Instruction, w: Translator) -> Effect:
-    return _atomic(i, w, 0)

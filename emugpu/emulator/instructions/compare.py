@@ -19,7 +19,6 @@ from emugpu.emulator.instructions.table import (
     Translator,
     Unsupported,
     apart,
-    assign,
     bits_of,
     calculated,
     computed,
@@ -104,7 +103,7 @@ def _setp(i: Instruction, w: Translator) -> Assign:
     tests, combine = _comparison(i, kind, 1)
     packed, to, other = kind.endswith("x2"), i.operands[0], i.operands[3:]
     if not isinstance(to, Dual) and not combine and not packed:
-        return assign(*tests[:-1], replace(tests[-1], destination=to))
+        return Assign(*tests[:-1], replace(tests[-1], destination=to))
     if isinstance(to, Dual) and not packed:
         tests.append(micro("not.pred", Temporary(number=1), "pred", Temporary()))
     elif packed and not isinstance(to, Dual):
@@ -112,7 +111,7 @@ def _setp(i: Instruction, w: Translator) -> Assign:
     both = (to.first, to.second) if isinstance(to, Dual) else (to,)
     name = f"{combine or 'mov'}.32"
     results = [micro(name, d, "pred", Temporary(number=n), *other) for n, d in enumerate(both)]
-    return assign(*tests, *apart([m for m in results if not isinstance(m.destination, Sink)]))
+    return Assign(*tests, *apart([m for m in results if not isinstance(m.destination, Sink)]))
 
 
 _ONES = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80,
@@ -140,7 +139,7 @@ def _set(i: Instruction, w: Translator) -> Assign:
     if packed:
         low, high = halves
         found.append(micro("join.halves", i.operands[0], "b32", low, high))
-    return assign(*found)
+    return Assign(*found)
 
 
 def choose_by_sign(a: Value, b: Value, c: Value, kind: str, bits: int) -> Value:
@@ -154,7 +153,7 @@ def _slct(i: Instruction, w: Translator) -> Assign:
     kinds = [f"{t}{n}" for t in "bus" for n in (16, 32, 64)] + ["f32", "f64"]
     only_form(i, *(f"{k}.{by}" for k in kinds for by in ("s32", "f32", "ftz.f32")), *(f"ftz.{k}.f32" for k in kinds))
     kind, by = next(m for m in i.modifiers if m != "ftz"), i.modifiers[-1]
-    return assign(computed(i, choose_by_sign, (kind, kind, by), by, bits_of(kind)))
+    return Assign(computed(i, choose_by_sign, (kind, kind, by), by, bits_of(kind)))
 
 
 def _test(
@@ -183,4 +182,4 @@ def _test(
 def _selp(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     only(i)
-    return assign(micro_of(i, f"selp.{row_bits(kind)}", kind, kind, "pred"))
+    return Assign(micro_of(i, f"selp.{row_bits(kind)}", kind, kind, "pred"))

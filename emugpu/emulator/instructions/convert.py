@@ -18,7 +18,6 @@ from emugpu.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
-    assign,
     bits_of,
     calculated,
     computed,
@@ -213,7 +212,7 @@ def _cvt_pack(i: Instruction, w: Translator) -> Assign:
     if not (wide and len(i.operands) == 3) and not (narrow and len(i.operands) == 4):
         raise Unsupported
     sources = tuple((o, "b32") for o in (*i.operands[1:], Immediate(0))[:3])
-    return assign(calculated(pack_integers, i.operands[0], sources, before=(words[1],)))
+    return Assign(calculated(pack_integers, i.operands[0], sources, before=(words[1],)))
 
 
 @instruction("cvt", operands=range(2, 4))
@@ -238,10 +237,10 @@ def _cvt(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     if words == ["sat"]:
         before = (to, source, _register_bits(destination, to))
-        return assign(computed(i, saturate_integer, source, before=before))
+        return Assign(computed(i, saturate_integer, source, before=before))
     if words:
         raise Unsupported
-    return assign(*_resize(operand, source, to, destination))
+    return Assign(*_resize(operand, source, to, destination))
 
 
 _STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
@@ -263,7 +262,7 @@ def _pair(i: Instruction, words: list[str], to: str, source: str) -> Assign:
         if scaled and to != "bf16x2":
             raise Unsupported
         kinds = ("b8" if source == "e2m1x2" else "b16", "b16")[: len(sources)]
-        return assign(computed(i, unpack_pair, kinds, before=(to, source, "relu" in words, "satfinite" in words)))
+        return Assign(computed(i, unpack_pair, kinds, before=(to, source, "relu" in words, "satfinite" in words)))
     if to in _STRICT_PAIRS:
         allowed: tuple[str, ...] = tuple(f"rn{r}.satfinite" for r in relus)
         from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
@@ -275,18 +274,18 @@ def _pair(i: Instruction, words: list[str], to: str, source: str) -> Assign:
     if form not in allowed or len(sources) != (2 if source == "f32" else 1) or source not in ("f32", *from_halves):
         raise Unsupported
     if to in ("bf16x2", "f16x2") and form == "rn":
-        return assign(micro_of(i, f"pack.{to}", "b32"))
-    return assign(computed(i, pack_pair, "b32", before=(to, source, words[0], "relu" in words, "satfinite" in words)))
+        return Assign(micro_of(i, f"pack.{to}", "b32"))
+    return Assign(computed(i, pack_pair, "b32", before=(to, source, words[0], "relu" in words, "satfinite" in words)))
 
 
 def _between_floats(i: Instruction, words: list[str], to: str, source: str) -> Assign:
     destination, operand = i.operands
     if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
-        return assign(micro(f"pack.{to}x2", destination, source, 0, operand))
+        return Assign(micro(f"pack.{to}x2", destination, source, 0, operand))
     if source == "bf16" and to == "f32" and len(words) == 1 and words[0] in ROUNDINGS:
         words = []  # The conversion is exact.
     if source in ("bf16", "f16") and to == "f32" and not words:
-        return assign(micro(f"f32.from.{source}", destination, source, operand))
+        return Assign(micro(f"f32.from.{source}", destination, source, operand))
     rounding = [m for m in words if m in (*ROUNDINGS, "rna", *INTEGRAL)]
     rest = [m for m in words if m not in rounding]
     narrows = not _holds(_SCALARS[to], _SCALARS[source])
@@ -311,7 +310,7 @@ def _between_floats(i: Instruction, words: list[str], to: str, source: str) -> A
     whole = INTEGRAL[rounding[0]] if integral else ""
     flags = [m in rest for m in ("ftz", "sat", "relu", "satfinite")]
     operations = _plain_between_floats(i, rounding, rest, to, source)
-    return assign(*operations or (computed(i, float_to_float, source, before=(to, source, mode, whole, *flags)),))
+    return Assign(*operations or (computed(i, float_to_float, source, before=(to, source, mode, whole, *flags)),))
 
 
 def _plain_between_floats(
@@ -345,8 +344,8 @@ def _to_integer(i: Instruction, words: list[str], to: str, source: str) -> Assig
     # If the rounding makes a subnormal number zero anyway, flushing makes no difference.
     plain = "ftz" not in rest or rounding[0] in ("rni", "rzi")
     if plain and to in ("s32", "u32") and source in ("f32", "f64") and before[2] == 32:
-        return assign(micro_of(i, f"{to}.from.{source}.{rounding[0]}", source))
-    return assign(computed(i, float_to_integer, source, before=before))
+        return Assign(micro_of(i, f"{to}.from.{source}.{rounding[0]}", source))
+    return Assign(computed(i, float_to_integer, source, before=before))
 
 
 def _from_integer(i: Instruction, words: list[str], to: str, source: str) -> Assign:
@@ -356,8 +355,8 @@ def _from_integer(i: Instruction, words: list[str], to: str, source: str) -> Ass
         raise Unsupported
     sources = {"f32": ("s32", "u32"), "f64": ("s32", "u32", "s64", "u64")}
     if source in sources.get(to, ()) and words == ["rn"]:
-        return assign(micro_of(i, f"{to}.from.{source}", source))
-    return assign(computed(i, integer_to_float, source, before=(to, source, rounding[0], "sat" in rest)))
+        return Assign(micro_of(i, f"{to}.from.{source}", source))
+    return Assign(computed(i, integer_to_float, source, before=(to, source, rounding[0], "sat" in rest)))
 
 
 def _resize(operand: Operand, source: str, to: str, destination: Operand) -> list[Micro]:

@@ -12,7 +12,6 @@ from emugpu.emulator.instructions.table import (
     Assign,
     Effect,
     Translator,
-    assign,
     instruction,
     micro,
     only_form,
@@ -133,7 +132,7 @@ def _createpolicy(i: Instruction, w: Translator) -> Assign:
             for second in pairs
         ),
     )
-    return assign(micro("mov.64", i.operands[0], "b64", _POLICY))
+    return Assign(micro("mov.64", i.operands[0], "b64", _POLICY))
 
 
 @instruction("griddepcontrol", operands=0, writes=0, family="barrier")

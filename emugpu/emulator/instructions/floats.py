@@ -17,7 +17,6 @@ from emugpu.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
-    assign,
     bits_of,
     calculated,
     computed,
@@ -85,7 +84,7 @@ def _modes(i: Instruction) -> tuple[str, bool, bool, bool]:
 
 
 def general(i: Instruction, operation: str, kind: str) -> Assign:
-    return assign(*_operation(i, operation, kind, *i.operands[1:]))
+    return Assign(*_operation(i, operation, kind, *i.operands[1:]))
 
 
 def _operation(i: Instruction, operation: str, kind: str, *sources: Operand | Temporary) -> tuple[Micro, ...]:
@@ -149,7 +148,7 @@ def _mixed(i: Instruction, kind: str) -> Assign:
     *narrow, last = i.operands[1:]
     wide = [Temporary(number=n) for n in range(len(narrow))]
     found = [micro(f"f32.from.{kind}", to, kind, o) for o, to in zip(narrow, wide, strict=True)]
-    return assign(*found, *_operation(i, i.opcode, "f32", *wide, last))
+    return Assign(*found, *_operation(i, i.opcode, "f32", *wide, last))
 
 
 _FUSED_MODIFIERS = {
@@ -211,12 +210,12 @@ def minimum_or_maximum(i: Instruction, kind: str) -> Assign:
         raise Unsupported
     if i.has("abs") or kind == "f64" or (kind in _HALVES and i.has("ftz")):
         flags = [i.has(m) for m in ("ftz", "NaN", "abs", "xorsign")]
-        return assign(computed(i, extremum, kind, before=(i.opcode, kind, *flags)))
+        return Assign(computed(i, extremum, kind, before=(i.opcode, kind, *flags)))
     name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.{kind}"
     destination, first, second, *third = i.operands
     between = Temporary() if third else destination
     found = micro(name, between, kind, first, second)
-    return assign(found, *(micro(name, destination, kind, between, other) for other in third))
+    return Assign(found, *(micro(name, destination, kind, between, other) for other in third))
 
 
 @spreads(lambda operation, kind, mask: _in_numbers(kind, mask))
@@ -234,12 +233,12 @@ def negate_or_absolute(i: Instruction, kind: str) -> Assign:
         raise Unsupported
     _only_modes(i, ("ftz",) if kind in ("f32", "f16", "f16x2") else ())
     if i.has("ftz"):
-        return assign(computed(i, change_sign, kind, before=(i.opcode, kind)))
+        return Assign(computed(i, change_sign, kind, before=(i.opcode, kind)))
     sign = _FORMATS[kind].sign
     if kind.endswith("x2"):
         sign |= sign << 16
     name, constant = ("xor", sign) if i.opcode == "neg" else ("and", mask(kind) & ~sign)
-    return assign(micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant))
+    return Assign(micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant))
 
 
 # ---- functions of one number ----
@@ -295,7 +294,7 @@ def gross(operation: str, ftz: bool, value: Value) -> Value:
 
 
 def _gross(i: Instruction) -> Assign:
-    return assign(computed(i, gross, "f64", before=(i.opcode, i.has("ftz"))))
+    return Assign(computed(i, gross, "f64", before=(i.opcode, i.has("ftz"))))
 
 
 @instruction("copysign", operands=3)
@@ -306,7 +305,7 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
     sign = 1 << (bits_of(kind) - 1)
     destination, first, second = i.operands
     bits, between = bits_of(kind), Temporary(kind == "f64")
-    return assign(
+    return Assign(
         micro(f"and.{bits}", between, kind, first, sign),
         micro(f"and.{bits}", destination, kind, second, sign - 1),
         micro(f"or.{bits}", destination, kind, between, destination),
@@ -338,4 +337,4 @@ _CLASSES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 def _testp(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{c}.{kind}" for c in _CLASSES for kind in ("f32", "f64")))
     kind = kind_of(i)
-    return assign(computed(i, classify, kind, before=(i.modifiers[0], kind)))
+    return Assign(computed(i, classify, kind, before=(i.modifiers[0], kind)))

@@ -9,7 +9,6 @@ from emugpu.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
-    assign,
     bits_of,
     calculated,
     computed,
@@ -32,7 +31,7 @@ from emugpu.emulator.ptx.ast import Dual, Immediate, Instruction, Sink
 def _logic(i: Instruction, w: Translator) -> Assign:
     only(i)
     kind = kind_of(i)
-    return assign(micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind))
+    return Assign(micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind))
 
 
 @instruction("not", operands=2)
@@ -41,8 +40,8 @@ def _not(i: Instruction, w: Translator) -> Assign:
     only(i)
     destination, source = i.operands
     if kind == "pred":
-        return assign(micro("not.pred", destination, kind, source))
-    return assign(micro(f"xor.{row_bits(kind)}", destination, kind, source, mask(kind)))
+        return Assign(micro("not.pred", destination, kind, source))
+    return Assign(micro(f"xor.{row_bits(kind)}", destination, kind, source, mask(kind)))
 
 
 @instruction("shl", "shr", operands=3)
@@ -55,16 +54,16 @@ def _shift(i: Instruction, w: Translator) -> Assign:
         amount = Immediate(min(amount.value & values.M32, bits))  # which leaves nothing, or the sign
     sources = ((value, kind), (amount, "u32"))
     if is_signed and bits < 32:
-        return assign(calculated(values.shift_right_signed, destination, sources, bits))
+        return Assign(calculated(values.shift_right_signed, destination, sources, bits))
     name = f"{i.opcode}.{'s' if is_signed else ''}{row_bits(kind)}"
-    return assign(*narrowed([Micro(name, destination, sources)], kind))
+    return Assign(*narrowed([Micro(name, destination, sources)], kind))
 
 
 @instruction("shf", operands=4)
 def _funnel(i: Instruction, w: Translator) -> Assign:
     only(i, "l", "r", "clamp", "wrap")
     name = f"shf.{'l' if i.has('l') else 'r'}.{'wrap' if i.has('wrap') else 'clamp'}"
-    return assign(micro_of(i, name, "b32"))
+    return Assign(micro_of(i, name, "b32"))
 
 
 @instruction("lop3", operands=range(5, 7))
@@ -75,7 +74,7 @@ def _lop3(i: Instruction, w: Translator) -> Assign:
     to, a, b, c, table, *other = i.operands
     sources = tuple((source, "b32") for source in (a, b, c))
     if not other:
-        return assign(Micro("lop3.b32", to, sources, imm=immediate(table) & 255))
+        return Assign(Micro("lop3.b32", to, sources, imm=immediate(table) & 255))
     if not isinstance(to, Dual):
         raise Unsupported
     result, test = Temporary(), Temporary(number=1)
@@ -85,7 +84,7 @@ def _lop3(i: Instruction, w: Translator) -> Assign:
         micro(f"{i.modifiers[0]}.32", to.second, "pred", test, *other),
         micro("mov.32", to.first, "b32", result),
     ]
-    return assign(*tuple(m for m in found if not isinstance(m.destination, Sink)))
+    return Assign(*tuple(m for m in found if not isinstance(m.destination, Sink)))
 
 
 @instruction("prmt", operands=4)
@@ -94,7 +93,7 @@ def _prmt(i: Instruction, w: Translator) -> Assign:
     mode = i.modifiers[1] if len(i.modifiers) == 2 else ""
     if i.modifiers[0] != "b32" or len(i.modifiers) > 2 or (mode and mode not in values.PERMUTATIONS):
         raise Unsupported
-    return assign(computed(i, values.prmt, "b32", mode) if mode else micro_of(i, "prmt.b32", "b32"))
+    return Assign(computed(i, values.prmt, "b32", mode) if mode else micro_of(i, "prmt.b32", "b32"))
 
 
 @instruction("bfe", operands=4)
@@ -102,8 +101,8 @@ def _bfe(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     only(i)
     if kind in ("u32", "b32"):
-        return assign(micro_of(i, "bfe.u32", "u32"))
-    return assign(computed(i, values.bit_field_extract, (kind, "u32", "u32"), bits_of(kind), kind[0] == "s"))
+        return Assign(micro_of(i, "bfe.u32", "u32"))
+    return Assign(computed(i, values.bit_field_extract, (kind, "u32", "u32"), bits_of(kind), kind[0] == "s"))
 
 
 @instruction("bfi", operands=5)
@@ -113,10 +112,10 @@ def _bfi(i: Instruction, w: Translator) -> Assign:
     destination, field, value, position, length = i.operands
     bits = bits_of(kind)
     if not isinstance(position, Immediate) or not isinstance(length, Immediate):
-        return assign(computed(i, values.bit_field_insert, (kind, kind, "u32", "u32"), bits))
+        return Assign(computed(i, values.bit_field_insert, (kind, kind, "u32", "u32"), bits))
     at, count = position.value & 255, length.value & 255
     place, between = ((1 << count) - 1) << at & mask(kind), Temporary(bits == 64)
-    return assign(
+    return Assign(
         Micro(f"shl.{bits}", between, ((field, kind), (Immediate(at), "u32"))),
         micro(f"and.{bits}", between, kind, between, place),
         micro(f"and.{bits}", destination, kind, value, mask(kind) & ~place),
@@ -129,9 +128,9 @@ def _count(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     only(i)
     if bits_of(kind) >= 32:
-        return assign(micro_of(i, f"{i.opcode}.{bits_of(kind)}", kind))
+        return Assign(micro_of(i, f"{i.opcode}.{bits_of(kind)}", kind))
     function = {"popc": values.popcount, "clz": values.count_leading_zeros, "brev": values.bit_reverse}[i.opcode]
-    return assign(computed(i, function, kind, bits_of(kind)))
+    return Assign(computed(i, function, kind, bits_of(kind)))
 
 
 def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
@@ -148,7 +147,7 @@ def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
 @instruction("bmsk", operands=3)
 def _bmsk(i: Instruction, w: Translator) -> Assign:
     only_form(i, "clamp.b32", "wrap.b32")
-    return assign(computed(i, bit_mask, "u32", i.has("clamp")))
+    return Assign(computed(i, bit_mask, "u32", i.has("clamp")))
 
 
 # ---- rare instructions, lane by lane ----
@@ -179,7 +178,7 @@ def _mul24(i: Instruction, w: Translator) -> Assign:
         found.append(calculated(values.add_saturated, destination, ((product, "u32"), (c[0], "u32")), False))
     elif c:
         found.append(micro("add.32", destination, "u32", product, *c))
-    return assign(*found)
+    return Assign(*found)
 
 
 def sum_of_absolute_difference(a: Value, b: Value, c: Value, bits: int, is_signed: bool) -> Value:
@@ -195,7 +194,7 @@ def sum_of_absolute_difference(a: Value, b: Value, c: Value, bits: int, is_signe
 def _sad(i: Instruction, w: Translator) -> Assign:
     only_form(i, "u16", "u32", "u64", "s16", "s32", "s64")
     kind = kind_of(i)
-    return assign(computed(i, sum_of_absolute_difference, kind, bits_of(kind), kind[0] == "s"))
+    return Assign(computed(i, sum_of_absolute_difference, kind, bits_of(kind), kind[0] == "s"))
 
 
 def find_leading(value: Value, bits: int, is_signed: bool, shift_amount: bool) -> Value:
@@ -216,7 +215,7 @@ def _bfind(i: Instruction, w: Translator) -> Assign:
     kinds = ("u32", "u64", "s32", "s64")
     only_form(i, *kinds, *(f"shiftamt.{kind}" for kind in kinds))
     kind = kind_of(i)
-    return assign(computed(i, find_leading, kind, bits_of(kind), kind[0] == "s", i.has("shiftamt")))
+    return Assign(computed(i, find_leading, kind, bits_of(kind), kind[0] == "s", i.has("shiftamt")))
 
 
 def find_nth_set(mask: Value, base: Value, offset: Value) -> Value:
@@ -236,7 +235,7 @@ def find_nth_set(mask: Value, base: Value, offset: Value) -> Value:
 @instruction("fns", operands=4)
 def _fns(i: Instruction, w: Translator) -> Assign:
     only_form(i, "b32")
-    return assign(computed(i, find_nth_set, "b32"))
+    return Assign(computed(i, find_nth_set, "b32"))
 
 
 def logical_not(value: Value, bits: int) -> Value:
@@ -247,7 +246,7 @@ def logical_not(value: Value, bits: int) -> Value:
 def _cnot(i: Instruction, w: Translator) -> Assign:
     only_form(i, "b16", "b32", "b64")
     kind = kind_of(i)
-    return assign(computed(i, logical_not, kind, bits_of(kind)))
+    return Assign(computed(i, logical_not, kind, bits_of(kind)))
 
 
 def extend(value: Value, width: Value, is_signed: bool, clamp: bool) -> Value:
@@ -264,7 +263,7 @@ def extend(value: Value, width: Value, is_signed: bool, clamp: bool) -> Value:
 @instruction("szext", operands=3)
 def _szext(i: Instruction, w: Translator) -> Assign:
     only_form(i, "clamp.u32", "clamp.s32", "wrap.u32", "wrap.s32")
-    return assign(computed(i, extend, "u32", kind_of(i) == "s32", i.has("clamp")))
+    return Assign(computed(i, extend, "u32", kind_of(i) == "s32", i.has("clamp")))
 
 
 def dot_product(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, halves: str) -> Value:
@@ -290,5 +289,5 @@ def _dot_product(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{h}{a}.{b}" for h in halves for a in ("u32", "s32") for b in ("u32", "s32")))
     a_kind, b_kind = i.modifiers[-2:]
     if i.opcode == "dp4a":
-        return assign(micro_of(i, f"dp4a.{a_kind}.{b_kind}", "b32"))
-    return assign(computed(i, dot_product, "b32", a_kind == "s32", b_kind == "s32", i.modifiers[0]))
+        return Assign(micro_of(i, f"dp4a.{a_kind}.{b_kind}", "b32"))
+    return Assign(computed(i, dot_product, "b32", a_kind == "s32", b_kind == "s32", i.modifiers[0]))

@@ -14,7 +14,6 @@ from emugpu.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
-    assign,
     instruction,
     micro,
     only,
@@ -195,7 +194,7 @@ def _pending_count(i: Instruction, w: Translator) -> Assign:
     only(i, "b64", "layout::v0")
     destination, state = i.operands
     count = Temporary(is_wide=True)
-    return assign(micro("shr.64", count, "b64", state, _PENDING_SHIFT), micro("trunc.32", destination, "b64", count))
+    return Assign(micro("shr.64", count, "b64", state, _PENDING_SHIFT), micro("trunc.32", destination, "b64", count))
 
 
 def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:

@@ -17,7 +17,6 @@ from emugpu.emulator.instructions.table import (
     Translator,
     Unsupported,
     apart,
-    assign,
     bits_of,
     calculated,
     computed,
@@ -143,10 +142,10 @@ def _mov(i: Instruction, w: Translator) -> Assign:
     if kind == "b128" and any(isinstance(o, Vector) and len(o.elements) != 2 for o in i.operands):
         raise Unsupported  # PTX packs 128 bits of two halves only
     if isinstance(destination, Vector):
-        return assign(*_parts(destination.elements, source, kind))
+        return Assign(*_parts(destination.elements, source, kind))
     if isinstance(source, Vector):
-        return assign(_whole(destination, source.elements, kind))
-    return assign(micro(f"mov.{min(64, row_bits(kind))}", destination, kind, source))
+        return Assign(_whole(destination, source.elements, kind))
+    return Assign(micro(f"mov.{min(64, row_bits(kind))}", destination, kind, source))
 
 
 @of_operators
@@ -194,8 +193,8 @@ def _cvta(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{to}{space}.u64" for to in ("", "to.") for space in spaces))
     window = WINDOWS[i.modifiers[-2].partition("::")[0]]
     if not window:
-        return assign(micro_of(i, "mov.64", "u64"))
-    return assign(micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", i.operands[1], window))
+        return Assign(micro_of(i, "mov.64", "u64"))
+    return Assign(micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", i.operands[1], window))
 
 
 def is_in_space(address: Value, rank: int, space: str) -> Value:
@@ -220,7 +219,7 @@ def _isspacep(i: Instruction, w: Translator) -> Assign:
     only_form(i, "const", "global", "local", "shared", "shared::cta", "shared::cluster", "param", "param::entry")
     named = {"shared": "shared::cta"}.get(i.modifiers[0], i.modifiers[0])
     sources = ((i.operands[1], "u64"), (Special("%cluster_ctarank"), "u32"))
-    return assign(calculated(is_in_space, i.operands[0], sources, named))
+    return Assign(calculated(is_in_space, i.operands[0], sources, named))
 
 
 def map_to_rank(address: Value, rank: Value) -> Value:
@@ -245,9 +244,9 @@ def _mapa(i: Instruction, w: Translator) -> Assign:
     if generic and isinstance(source, Symbol | Label):
         raise Unsupported
     if i.modifiers != ("shared::cluster", "u64"):
-        return assign(computed(i, map_generic_to_rank if generic else map_to_rank, (i.modifiers[-1], "u32")))
+        return Assign(computed(i, map_generic_to_rank if generic else map_to_rank, (i.modifiers[-1], "u32")))
     low = Temporary()
-    return assign(
+    return Assign(
         micro("trunc.32", low, "u64", source),
         calculated(map_to_rank, low, ((low, "u32"), (rank, "u32"))),
         micro("zext.64", destination, "u32", low),
@@ -259,6 +258,6 @@ def _getctarank(i: Instruction, w: Translator) -> Assign:
     only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
     destination, source = i.operands
     if i.modifiers[-1] == "u32":
-        return assign(micro("shr.32", destination, "u32", source, RANK_SHIFT))
+        return Assign(micro("shr.32", destination, "u32", source, RANK_SHIFT))
     low = micro("trunc.32", destination, "u64", source)
-    return assign(low, micro("shr.32", destination, "u32", destination, RANK_SHIFT))
+    return Assign(low, micro("shr.32", destination, "u32", destination, RANK_SHIFT))

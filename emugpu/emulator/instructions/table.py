@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from emugpu.emulator.memory.address_space import shared_from_generic
 from emugpu.emulator.ptx.ast import (
@@ -117,11 +117,11 @@ NOTHING = Micro("nothing", None, (), quiet=True)
 """A micro-operation that does nothing if no sink is attached."""
 
 
-@dataclass(frozen=True)
 class Assign:
-    """A pure assignment of register values: micro-operations, done one after the other."""
+    """What a plain instruction does: micro-operations on register values, one after the other."""
 
-    micro: tuple[Micro, ...]
+    def __init__(self, *micro: Micro) -> None:
+        self.micro = micro
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ class Effect:
 Emitted = Assign | Effect | None
 """The result of an emitter. None: the instruction has no effect here."""
 Emitter = Callable[[Instruction, Translator], Emitted]
+OneEmitter = TypeVar("OneEmitter", bound=Emitter)
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def instruction(
     blocks: bool = False,
     settles: bool = False,
     family: str = "alu",
-) -> Callable[[Emitter], Emitter]:
+) -> Callable[[OneEmitter], OneEmitter]:
     """Registers an emitter.
 
     operands: how many there may be. writes: how many of them, from the first, are destinations (unless they are
@@ -187,7 +188,7 @@ def instruction(
     """
     counts = range(operands, operands + 1) if isinstance(operands, int) else operands
 
-    def register(emitter: Emitter) -> Emitter:
+    def register(emitter: OneEmitter) -> OneEmitter:
         for name in names:
             assert name not in TABLE, name
             TABLE[name] = Spec(name, emitter, counts, writes, blocks, settles, family)
@@ -301,11 +302,6 @@ def address_parts(operand: Operand) -> tuple[Operand, str, int]:
     if isinstance(where.base, Symbol):
         return Symbol(where.base.name, where.base.offset + where.offset), "u64", 0
     return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
-
-
-def assign(*operations: Micro) -> Assign:
-    """Returns the operations as what a plain instruction does."""
-    return Assign(operations)
 
 
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:

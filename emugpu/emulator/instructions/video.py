@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from emugpu.emulator.instructions.table import Assign, Translator, Unsupported, assign, computed, instruction
+from emugpu.emulator.instructions.table import Assign, Translator, Unsupported, computed, instruction
 from emugpu.emulator.instructions.values import lanewise, limits, signed
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.ptx.ast import Instruction
@@ -74,4 +74,4 @@ def _video_set(i: Instruction, w: Translator) -> Assign:
 
 def _emit(i: Instruction, operation: str, types: tuple[str, ...], rest: list[str]) -> Assign:
     signs = tuple(t == "s32" for t in types)
-    return assign(computed(i, video, "u32", before=(operation, int(i.opcode[-1]), signs, "sat" in rest, "add" in rest)))
+    return Assign(computed(i, video, "u32", before=(operation, int(i.opcode[-1]), signs, "sat" in rest, "add" in rest)))
