@@ -144,6 +144,7 @@ def start(directives: str = "", **shape) -> None:
         (".reqnctapercluster 2", {"grid": 2, "cluster": 2}, {"grid": 2, "cluster": (1, 2)}, "compiled for cluster"),
         ("", {"workers": 1}, {"workers": 0}, "workers 0: must be above 0"),
         ("", {"max_steps": 5}, {"timeout": 0}, "timeout 0: must be above 0"),
+        ("", {"max_steps": 5}, {"max_steps": -1}, "max_steps -1: must be above 0"),
         ("", {"limit": 60}, {"limit": 0}, "limit 0: must be above 0"),
         ("", {"resident_clusters": 1}, {"resident_clusters": 0}, "must be at least 1"),
         ("", {"allow": ["peer-exited"]}, {"allow": ["nothing"]}, "allow 'nothing': no such rule"),

@@ -112,6 +112,12 @@ CASES = {
         LANES + 9,
         after=FREE,
     ),
+    "tmem-wait": Case(
+        LOADED.replace("tcgen05.wait::st.sync.aligned;", "") + "tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r4, 9;",
+        LOADED + "tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r4, 9;",
+        LANES + 9,
+        after=FREE,
+    ),
     "tmem-outside": Case(BEYOND.format(column=64), BEYOND.format(column=24), LANES, count=1, after=FREE),
     "peer-exited": Case(
         PEER.format(signal=ARRIVE.format(rank=0)),
@@ -131,56 +137,26 @@ CASES = {
         np.full(32, 4),
     ),
 }
-cases = pytest.mark.parametrize("name", CASES)
 
 
-def rule_of(name: str) -> str:
-    return name.split(",")[0]
-
-
-@cases
+@pytest.mark.parametrize("name", CASES)
 def test_a_tolerated_breach_is_a_warning_that_names_its_rule(name):
-    case = CASES[name]
-    done = case.run(case.body)
-    assert (done.words(len(case.expected)) == case.expected).all()
-    (finding,) = done.result.warnings
-    assert (finding.rule, finding.count) == (rule_of(name), case.count)
-    assert finding.message
-
-
-@cases
-def test_the_same_breach_stops_a_strict_launch(name):
-    case = CASES[name]
-    with pytest.raises(Fault) as error:
-        case.run(case.body, strict=True)
-    assert error.value.rule == rule_of(name)
-    assert "PTX line" in str(error.value)
-
-
-@cases
-def test_a_strict_launch_may_allow_it(name):
-    case = CASES[name]
-    done = case.run(case.body, strict=True, allow=(rule_of(name),))
-    assert (done.words(len(case.expected)) == case.expected).all()
-    for allow in ([rule_of(name)], {rule_of(name), "exit-pending"}):
-        case.run(case.body, strict=True, allow=allow)
-
-
-@cases
-def test_allowing_another_rule_does_not_help(name):
-    case = CASES[name]
-    with pytest.raises(Fault) as error:
-        case.run(case.body, strict=True, allow=("exit-pending",))
-    assert error.value.rule == rule_of(name)
-
-
-@cases
-def test_the_legal_program_has_no_finding(name):
-    case = CASES[name]
-    done = case.run(case.legal, strict=True)
-    assert (done.words(len(case.expected)) == case.expected).all()
-    assert done.result.warnings == ()
-    assert case.run(case.legal).result.warnings == ()
+    """It stops a strict launch, unless its own rule is allowed. The legal program has no finding."""
+    case, rule, other = CASES[name], name.split(",")[0], "exit-pending"
+    for body, options in (
+        (case.body, {}),
+        *((case.body, dict(strict=True, allow=allow)) for allow in ((rule,), [rule], {rule, other})),
+        (case.legal, {}),
+        (case.legal, dict(strict=True)),
+    ):
+        done = case.run(body, **options)
+        assert (done.words(len(case.expected)) == case.expected).all()
+        found = [(w.rule, w.count, bool(w.message)) for w in done.result.warnings]
+        assert found == ([(rule, case.count, True)] if body == case.body else [])
+    for allow in ((), (other,)):
+        with pytest.raises(Fault, match="PTX line") as error:
+            case.run(case.body, strict=True, allow=allow)
+        assert error.value.rule == rule
 
 
 # ---- leaving with a bulk store in flight ----
@@ -217,12 +193,7 @@ def test_leaving_while_a_bulk_store_reads_shared_memory_is_a_warning():
     for options in ({}, dict(strict=True, allow=("exit-pending",))):
         done, stored = bulk("", **options)
         assert (stored == LANES + 10).all()
-    done, _ = bulk("")
-    (finding,) = done.result.warnings
-    assert (finding.rule, finding.count) == ("exit-pending", 1)
-
-
-def test_leaving_while_a_bulk_store_reads_shared_memory_stops_a_strict_launch():
+        assert [(w.rule, w.count) for w in done.result.warnings] == [("exit-pending", 1)]
     with pytest.raises(Fault) as error:
         bulk("", strict=True)
     assert error.value.rule == "exit-pending"

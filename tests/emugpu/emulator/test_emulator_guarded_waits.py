@@ -245,19 +245,6 @@ def test_guarded_stores_loads_and_atomics_act_in_the_lanes_of_the_guard():
     assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == expected).all()
 
 
-def test_guarded_global_stores_and_reductions_act_in_the_lanes_of_the_guard():
-    body = """
-    mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd1, %rd0;
-    setp.lt.u32 %p1, %r0, 20;
-    setp.lt.u32 %p2, %r0, 10;
-    @%p1 st.global.b32 [%rd1], %r0;
-    @!%p2 red.global.add.u32 [%rd1], 500;
-    ret;
-    """
-    out = launch(body, initial=LANES + 1000).words(32)
-    assert (out == np.where(LANES < 20, LANES, LANES + 1000) + np.where(LANES < 10, 0, 500)).all()
-
-
 @pytest.mark.parametrize("lanes", [1, 5, 16, 31, 32])
 def test_a_guarded_arrival_counts_the_lanes_of_the_guard(lanes):
     body = f"""

@@ -115,15 +115,8 @@ ARRIVALS = {
 @pytest.mark.parametrize("arrival", ARRIVALS.values(), ids=ARRIVALS)
 def test_every_lane_gets_the_phase_of_its_own_barrier(arrival, choice):
     """All arrivals are made and all phases over, so every lane's state names a completed phase."""
-    body = (
-        TWO_BARRIERS.format(choice=choice)
-        + arrival
-        + """
-    bar.warp.sync -1;
-    mbarrier.test_wait.shared.b64 %p2, [%r5], %rd5;
-    selp.b32 %r1, 1, 0, %p2;
-    """
-    )
+    test = "bar.warp.sync -1; mbarrier.test_wait.shared.b64 %p2, [%r5], %rd5; selp.b32 %r1, 1, 0, %p2;"
+    body = TWO_BARRIERS.format(choice=choice) + arrival + test
     assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == 1).all()
 
 
@@ -155,14 +148,8 @@ def test_the_phase_of_an_unfinished_barrier_is_unfinished_in_every_lane(choice, 
 
 
 def test_lanes_wait_with_the_states_they_got():
-    body = (
-        TWO_BARRIERS.format(choice=HALF_EACH[0])
-        + """
-    mbarrier.arrive.shared.b64 %rd5, [%r5];
-    AGAIN: mbarrier.try_wait.shared.b64 %p2, [%r5], %rd5; @!%p2 bra AGAIN;
-    mov.b32 %r1, 1;
-    """
-    )
+    wait = "AGAIN: mbarrier.try_wait.shared.b64 %p2, [%r5], %rd5; @!%p2 bra AGAIN; mov.b32 %r1, 1;"
+    body = TWO_BARRIERS.format(choice=HALF_EACH[0]) + "mbarrier.arrive.shared.b64 %rd5, [%r5];" + wait
     for schedule, seed in SCHEDULES:
         assert (run(body + STORE_R1 + "ret;", module_scope=WORDS, schedule=schedule, seed=seed) == 1).all()
 

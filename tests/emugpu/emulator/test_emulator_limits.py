@@ -11,7 +11,7 @@ import pytest
 from cuda_programs import cuda
 from ptx_programs import STORE_R1, source
 
-from emugpu.emulator import Deadlock, Device, EmulatorError, LaunchError, LimitExceeded, Livelock, Module
+from emugpu.emulator import Deadlock, Device, EmulatorError, LimitExceeded, Livelock, Module
 from emugpu.emulator.machine import machine
 
 ENDLESS = """
@@ -104,7 +104,7 @@ def test_a_launch_within_its_limits_is_not_touched():
     assert (out == 1000).all() and (same == out).all()
     assert again.counters == result.counters
     with pytest.raises(LimitExceeded):
-        launch(COUNT_TO_1000 + STORE_R1 + "ret;", max_steps=steps // 2)
+        launch(COUNT_TO_1000 + STORE_R1 + "ret;", max_steps=steps - 1)
 
 
 def test_steps_are_counted_over_all_ctas():
@@ -150,22 +150,6 @@ def test_the_device_can_be_used_after_a_limit_was_exceeded():
     assert (device.download(kept, np.uint32, 4) == np.arange(4)).all()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_steps": 0},
-        {"max_steps": -1},
-        {"timeout": 0.0},
-        {"timeout": -1.0},
-        {"resident_clusters": 0},
-        {"workers": 0},
-    ],
-)
-def test_limits_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(LaunchError, match=next(iter(wrong))):
-        launch("ret;", **wrong)
-
-
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
 @pytest.mark.parametrize("steps", [10, 1000, 5000])
 def test_a_limit_of_steps_is_kept_to_within_a_basic_block(schedule, steps):
@@ -173,13 +157,6 @@ def test_a_limit_of_steps_is_kept_to_within_a_basic_block(schedule, steps):
         launch(COUNT_WITHOUT_END, device=Device(schedule=schedule), threads=256, max_steps=steps)
     found = re.search(r"executed ([\d,]+) warp instructions", str(error.value))
     assert found and steps < int(found[1].replace(",", "")) <= steps + 4
-
-
-def test_a_limit_that_is_just_enough_is_no_limit():
-    needed = sum(launch(COUNT_TO_1000 + STORE_R1 + "ret;")[0].counters.instructions.values())
-    launch(COUNT_TO_1000 + STORE_R1 + "ret;", max_steps=needed)
-    with pytest.raises(LimitExceeded):
-        launch(COUNT_TO_1000 + STORE_R1 + "ret;", max_steps=needed - 1)
 
 
 def test_without_a_limit_given_there_is_one_all_the_same(monkeypatch):

@@ -287,24 +287,6 @@ def test_a_timeout_does_not_strike_while_the_others_are_at_work():
     assert (p.launch("wait_with_timeout", p.word, p.results, 1_000_000) == 1).all()
 
 
-@pytest.mark.parametrize(("register", "kind"), [("%clock", "u32"), ("%clock64", "u64"), ("%globaltimer", "u64")])
-def test_clocks_go_forward(register, kind):
-    at = 4 if kind == "u64" else 3
-    name = "%rd" if kind == "u64" else "%r"
-    body = f"""
-    mov.{kind} {name}{at}, {register};
-    mov.{kind} {name}{at + 1}, {register};
-    nanosleep.u32 2000;
-    mov.{kind} {name}{at + 2}, {register};
-    setp.le.{kind} %p1, {name}{at}, {name}{at + 1};
-    setp.lt.{kind} %p2, {name}{at + 1}, {name}{at + 2};
-    selp.b32 %r10, 1, 0, %p1;
-    selp.b32 %r11, 2, 0, %p2;
-    or.b32 %r1, %r10, %r11;
-    """
-    assert (run(body + STORE_R1 + "ret;") == 3).all()
-
-
 # ---- no polling at all ----
 
 

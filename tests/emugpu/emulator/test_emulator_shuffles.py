@@ -149,19 +149,9 @@ def test_what_is_read_from_outside_does_not_matter_unless_it_is_used(engine):
 
 
 def test_reading_upward_from_outside_the_member_mask_is_reported():
-    body = (
-        """
-    setp.ge.u32 %p1, %r0, 16;
-    mov.b32 %r1, 1;
-    @!%p1 bra OVER;
-    shfl.sync.up.b32 %r1, %r0, 1, 0, 0xffff0000;
-    OVER:
-    """
-        + STORE_R1
-        + "ret;"
-    )
+    body = "setp.ge.u32 %p1, %r0, 16; @!%p1 bra OVER; shfl.sync.up.b32 %r1, %r0, 1, 0, 0xffff0000; OVER:"
     with pytest.raises(Fault, match=r"shfl\.sync(.|\n)*lane"):
-        run(body)
+        run("mov.b32 %r1, 1;" + body + STORE_R1 + "ret;")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, Run, launch, run
+from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch, run
 
 from emugpu.emulator import Fault, PtxSyntaxError
 from emugpu.emulator.machine.events import TensorMemoryWaited
@@ -41,11 +41,6 @@ def everywhere(body: str, **options) -> list[np.ndarray]:
 
 
 # ---- what is stored ----
-
-
-def test_a_store_is_seen_by_the_load_that_follows_it():
-    for out in everywhere(FILLED + LOAD + WAIT + JOINED):
-        assert (out == EXPECTED).all()
 
 
 def test_every_store_counts():
@@ -133,67 +128,28 @@ def test_a_load_under_a_guard_that_holds_nowhere_leaves_its_registers():
 # ---- waits ----
 
 
-def attempt(body: str, **options) -> Run:
-    return launch(body + STORE_R1 + FREE + "ret;", module_scope=WORDS, **options)
-
-
-def reported(body: str, **options) -> bool:
-    """Whether the run is stopped, or ends with a warning."""
-    try:
-        done = attempt(body, **options)
-    except Fault:
-        return True
-    return bool(getattr(done.result, "warnings", ()))
-
-
-@pytest.mark.parametrize("wait", ["", "tcgen05.wait::st.sync.aligned;\n"], ids=["no wait", "wait::st"])
-def test_registers_of_a_load_need_the_wait_for_loads(wait):
-    for schedule, seed in SCHEDULES:
-        assert reported(FILLED + LOAD + wait + JOINED, schedule=schedule, seed=seed)
-
-
-@pytest.mark.parametrize("wait", ["", "tcgen05.wait::st.sync.aligned;\n"], ids=["no wait", "wait::st"])
-def test_registers_of_a_load_without_its_wait_stop_a_strict_run(wait):
-    with pytest.raises(Fault) as error:
-        attempt(FILLED + LOAD + wait + JOINED, strict=True)
-    assert error.value.rule == "register-before-wait"
-
-
-def test_registers_of_a_load_hold_what_was_loaded_even_without_the_wait():
-    """As on hardware, where the machine code waits for the registers it reads."""
-    assert (attempt(FILLED + LOAD + JOINED).words(32) == EXPECTED).all()
-
-
-def test_the_wait_for_loads_is_enough():
-    for schedule, seed in SCHEDULES:
-        assert not reported(FILLED + LOAD + WAIT + JOINED, schedule=schedule, seed=seed)
-    done = attempt(FILLED + LOAD + WAIT + "tcgen05.wait::st.sync.aligned;" + JOINED, strict=True)
-    assert done.result.warnings == ()
-
-
 NO_WAIT = FILLED.replace("tcgen05.wait::st.sync.aligned;", "")
+WAITS = {
+    "both": (FILLED + LOAD + WAIT + JOINED, []),
+    "none for loads": (FILLED + LOAD + JOINED, ["register-before-wait"]),
+    "that for stores in place of that for loads": (
+        FILLED + LOAD + "tcgen05.wait::st.sync.aligned;" + JOINED, ["register-before-wait"]),
+    "none for stores": (NO_WAIT + LOAD + WAIT + JOINED, ["tmem-wait"]),
+    "that for loads in place of that for stores": (NO_WAIT + WAIT + LOAD + WAIT + JOINED, ["tmem-wait"]),
+    "none for stores to other columns": (
+        FILLED + "add.u32 %r9, %r2, 8; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r9], {%r0};" + LOAD + WAIT + JOINED, []),
+}  # fmt: skip
+"""Programs with some of the waits, and the rules that they break."""
 
 
-def test_a_load_of_what_was_stored_needs_the_wait_for_stores():
+@pytest.mark.parametrize("waits", WAITS)
+def test_each_wait_is_needed_and_no_other_one(waits):
+    """Without one the registers hold the same: on hardware, the machine code waits for the registers it reads."""
+    body, rules = WAITS[waits]
     for schedule, seed in SCHEDULES:
-        assert reported(NO_WAIT + LOAD + WAIT + JOINED, schedule=schedule, seed=seed)
-
-
-def test_a_load_of_what_was_stored_without_the_wait_stops_a_strict_run():
-    with pytest.raises(Fault) as error:
-        attempt(NO_WAIT + LOAD + WAIT + JOINED, strict=True)
-    assert error.value.rule
-
-
-def test_the_wait_for_loads_does_not_stand_for_that_for_stores():
-    assert reported(NO_WAIT + WAIT + LOAD + WAIT + JOINED)
-
-
-def test_a_load_of_other_columns_needs_no_wait_for_stores():
-    other = "add.u32 %r9, %r2, 8; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r9], {%r0};"
-    body = FILLED + other + LOAD + WAIT + JOINED + "tcgen05.wait::st.sync.aligned;"
-    assert not reported(body)
-    assert (attempt(body).words(32) == EXPECTED).all()
+        done = launch(body + STORE_R1 + FREE + "ret;", module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (done.words(32) == EXPECTED).all()
+        assert sorted({warning.rule for warning in done.result.warnings}) == rules
 
 
 # ---- freeing ----
@@ -208,18 +164,12 @@ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 DEALLOC = "tcgen05.dealloc.cta_group::{}.sync.aligned.b32 %r2, 32; ret;"
 
 
-def test_what_a_pair_allocated_is_freed_by_the_pair():
+@pytest.mark.parametrize(("allocate", "group"), [(PAIR, 2), (ALLOCATE, 1)])
+def test_what_was_allocated_is_freed_by_as_many_ctas(allocate, group):
     shape = dict(grid=2, cluster=2, module_scope=WORDS)
-    launch(PAIR + DEALLOC.format(2), **shape)
+    launch(allocate + DEALLOC.format(group), **shape)
     with pytest.raises((Fault, PtxSyntaxError), match="cta_group"):
-        launch(PAIR + DEALLOC.format(1), **shape)
-
-
-def test_what_one_cta_allocated_is_freed_by_one_cta():
-    shape = dict(grid=2, cluster=2, module_scope=WORDS)
-    launch(ALLOCATE + DEALLOC.format(1), **shape)
-    with pytest.raises((Fault, PtxSyntaxError), match="cta_group"):
-        launch(ALLOCATE + DEALLOC.format(2), **shape)
+        launch(allocate + DEALLOC.format(3 - group), **shape)
 
 
 def test_a_wait_tells_of_the_loads_since_the_last_one():

@@ -38,63 +38,30 @@ ways = pytest.mark.parametrize("before", WRITTEN_IN_LOW_LANES.values(), ids=WRIT
 # ---- what is tolerated ----
 
 
-@ways
-def test_a_register_may_be_stored_by_the_lanes_that_wrote_it(before):
-    body = before + "mov.b32 %r1, 1; @%p1 mov.b32 %r1, %r2;"
-    assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == np.where(LOW, LANES + 5, 1)).all()
+ALLOWED = {
+    "stored": ("mov.b32 %r1, 1; @%p1 mov.b32 %r1, %r2;", np.where(LOW, LANES + 5, 1)),
+    "computed with": (
+        "add.u32 %r5, %r2, 1; mul.lo.u32 %r5, %r5, 3; cvt.u64.u32 %rd5, %r5; shl.b64 %rd5, %rd5, 1;"
+        "cvt.u32.u64 %r6, %rd5; mov.b32 %r1, 1; @%p1 mov.b32 %r1, %r6;", np.where(LOW, (LANES + 6) * 6, 1)),
+    "an address": (
+        "shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3; st.shared.b32 [%r4+20], %r0;"
+        "shl.b32 %r6, %r2, 2; add.u32 %r6, %r6, %r3; mov.b32 %r1, 1; @%p1 ld.shared.b32 %r1, [%r6];",
+        np.where(LOW, LANES, 1)),
+    "a branch": (
+        "mov.b32 %r1, 1; @!%p1 bra OVER; setp.lt.u32 %p3, %r2, 10; @%p3 bra OVER; mov.b32 %r1, 2; OVER:",
+        np.where(LOW & (LANES >= 5), 2, 1)),
+    "read, and nothing made of it": (
+        "add.u32 %r5, %r2, 1; setp.lt.u32 %p4, %r5, 9; mov.b32 %r6, %r5; mov.b32 %r1, 4;", LANES * 0 + 4),
+    "selected": ("selp.b32 %r1, %r2, 9, %p1;", np.where(LOW, LANES + 5, 9)),
+}  # fmt: skip
+"""What the lanes that wrote %r2 may do with it, and %r1 then."""
 
 
 @ways
-def test_what_is_computed_from_it_may_be_stored_by_those_lanes(before):
-    body = (
-        before
-        + """
-    add.u32 %r5, %r2, 1;
-    mul.lo.u32 %r5, %r5, 3;
-    cvt.u64.u32 %rd5, %r5;
-    shl.b64 %rd5, %rd5, 1;
-    cvt.u32.u64 %r6, %rd5;
-    mov.b32 %r1, 1;
-    @%p1 mov.b32 %r1, %r6;
-    """
-    )
-    assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == np.where(LOW, (LANES + 6) * 6, 1)).all()
-
-
-@ways
-def test_it_may_be_an_address_in_the_lanes_that_wrote_it(before):
-    body = (
-        before
-        + """
-    shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;
-    st.shared.b32 [%r4+20], %r0;
-    shl.b32 %r6, %r2, 2; add.u32 %r6, %r6, %r3;
-    mov.b32 %r1, 1;
-    @%p1 ld.shared.b32 %r1, [%r6];
-    """
-    )
-    assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == np.where(LOW, LANES, 1)).all()
-
-
-@ways
-def test_it_may_decide_a_branch_of_the_lanes_that_wrote_it(before):
-    body = (
-        before
-        + """
-    mov.b32 %r1, 1;
-    @!%p1 bra OVER;
-    setp.lt.u32 %p3, %r2, 10; @%p3 bra OVER;
-    mov.b32 %r1, 2;
-    OVER:
-    """
-    )
-    assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == np.where(LOW & (LANES >= 5), 2, 1)).all()
-
-
-@ways
-def test_it_may_be_read_where_nothing_is_made_of_it(before):
-    body = before + "add.u32 %r5, %r2, 1; setp.lt.u32 %p4, %r5, 9; mov.b32 %r6, %r5; mov.b32 %r1, 4;"
-    assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == 4).all()
+@pytest.mark.parametrize("use", ALLOWED)
+def test_a_register_may_be_used_by_the_lanes_that_wrote_it(before, use):
+    body, expected = ALLOWED[use]
+    assert (run(before + body + STORE_R1 + "ret;", module_scope=WORDS) == expected).all()
 
 
 def test_a_register_written_under_a_guard_that_never_holds_may_be_read():
@@ -142,12 +109,6 @@ def test_one_thread_alone_may_read_what_it_has_not_written():
     assert (run(body + STORE_R1 + "ret;", threads=1) == 6).all()
 
 
-@ways
-def test_a_selection_takes_only_what_it_selects(before):
-    body = before + "selp.b32 %r1, %r2, 9, %p1;"
-    assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == np.where(LOW, LANES + 5, 9)).all()
-
-
 def test_one_lane_may_hand_its_value_to_the_others():
     body = """
     setp.eq.u32 %p1, %r0, 7;
@@ -174,42 +135,29 @@ def test_lanes_never_see_the_value_of_another_lane():
 # ---- what is not ----
 
 ADDRESS = "mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd1, %rd0; shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3;\n"
-STORES = [
+WORD = "st.shared.b32 [%r4], %r0; st.shared.b32 [%r4+128], %r0; shl.b32 %r5, %r2, 2; add.u32 %r5, %r5, %r3;"
+USES = [
     "st.global.b32 [%rd1], %r2;",
     "st.shared.b32 [%r4], %r2;",
     "st.shared::cluster.b32 [%r4], %r2;",
     "st.b32 [%rd1], %r2;",
     "st.global.b8 [%rd1], %r2;",
-    "mov.b32 %r5, 0; st.shared.v2.b32 [%r7], {%r5, %r2};",
+    "add.u32 %r7, %r4, %r4; sub.u32 %r7, %r7, %r3; mov.b32 %r5, 0; st.shared.v2.b32 [%r7], {%r5, %r2};",
     "red.global.add.u32 [%rd1], %r2;",
     "atom.global.exch.b32 %r6, [%rd1], %r2;",
+    "add.u32 %r5, %r2, 1; st.global.b32 [%rd1], %r5;",
+    WORD + "ld.shared.b32 %r6, [%r5];",
+    WORD + "st.shared.b32 [%r5], %r0;",
+    WORD + "atom.shared.add.u32 %r6, [%r5], 1;",
+    "setp.lt.u32 %p3, %r2, 10; @%p3 bra OVER; mov.b32 %r4, 1; OVER:",
 ]
 
 
 @ways
-@pytest.mark.parametrize("instruction", STORES)
-def test_storing_it_is_reported(before, instruction):
-    body = before + ADDRESS + "add.u32 %r7, %r4, %r4; sub.u32 %r7, %r7, %r3;" + instruction
-    with pytest.raises(Fault, match=r"register %r2\b"):
-        launch(body + "ret;", module_scope=WORDS, initial=LANES)
-
-
-@ways
-def test_storing_what_was_computed_from_it_is_reported(before):
-    body = before + ADDRESS + "add.u32 %r5, %r2, 1; st.global.b32 [%rd1], %r5; ret;"
-    with pytest.raises(Fault, match=r"register %r[25]\b"):
-        launch(body, module_scope=WORDS)
-
-
-@ways
-@pytest.mark.parametrize(
-    "instruction", ["ld.shared.b32 %r6, [%r5];", "st.shared.b32 [%r5], %r0;", "atom.shared.add.u32 %r6, [%r5], 1;"]
-)
-def test_addressing_with_it_is_reported(before, instruction):
-    prepare = "shl.b32 %r4, %r0, 2; add.u32 %r4, %r4, %r3; st.shared.b32 [%r4], %r0; st.shared.b32 [%r4+128], %r0;"
-    body = before + prepare + "shl.b32 %r5, %r2, 2; add.u32 %r5, %r5, %r3;" + instruction
-    with pytest.raises(Fault, match=r"register %r[25]\b"):
-        run(body + "ret;", module_scope=WORDS)
+@pytest.mark.parametrize("use", USES)
+def test_storing_it_addressing_or_deciding_with_it_is_reported(before, use):
+    with pytest.raises(Fault, match=r"(register|predicate) (%r2|%r5|%p3)\b"):
+        launch(before + ADDRESS + use + "ret;", module_scope=WORDS, initial=LANES)
 
 
 def test_addressing_global_memory_with_it_is_reported():
@@ -230,13 +178,6 @@ def test_addressing_global_memory_with_it_is_reported():
 def test_deciding_with_a_predicate_that_some_lanes_never_wrote_is_reported(use):
     with pytest.raises(Fault, match=r"(register|predicate) %p3\b"):
         run(LOW_LANES + "@%p1 setp.lt.u32 %p3, %r0, 8;" + use + "ret;", module_scope=WORDS)
-
-
-@ways
-def test_deciding_a_branch_with_what_was_compared_is_reported(before):
-    body = before + "setp.lt.u32 %p3, %r2, 10; @%p3 bra OVER; mov.b32 %r4, 1; OVER: ret;"
-    with pytest.raises(Fault, match=r"(register|predicate) (%r2|%p3)\b"):
-        run(body, module_scope=WORDS)
 
 
 def test_a_value_from_a_lane_that_never_wrote_it_is_reported_when_it_is_stored():
