@@ -173,8 +173,7 @@ def test_shared_addresses_survive_the_way_to_generic_and_back(space):
     mov.b32 %r3, words;
     cvt.u64.u32 %rd4, %r3; cvta.{space}.u64 %rd5, %rd4;
     cvta.to.{space}.u64 %rd6, %rd5;
-    cvt.u32.u64 %r1, %rd6;
-    xor.b32 %r1, %r1, %r3;
+    setp.ne.u64 %p1, %rd6, %rd4; selp.b32 %r1, 1, 0, %p1;
     """
     assert (run(body + STORE_R1 + "ret;", module_scope=WORDS) == 0).all()
 
