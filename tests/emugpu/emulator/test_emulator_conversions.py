@@ -193,6 +193,14 @@ def test_floats_narrow_in_every_direction(instruction):
             assert hex(after) == hex(wanted), hex(before)
 
 
+@pytest.mark.parametrize("form", ["rn.f16", "rn.bf16", "rz.relu.bf16", "rn.satfinite.f16"])
+def test_a_pair_of_halves_is_two_conversions_the_first_above(form):
+    bits = np.array(samples("f32", form, 128), np.uint64)
+    pairs = evaluate(f"cvt.{form}x2.f32 %r0, %f1, %f2;", [("f1", bits), ("f2", np.roll(bits, 1))], "r0")
+    halves = evaluate(f"cvt.{form}.f32 %h0, %f1;", [("f1", bits)], "h0").astype(np.uint32)
+    same(pairs, halves << 16 | np.roll(halves, 1))
+
+
 @pytest.mark.parametrize("form", ["rna", "rn", "rz", "rn.relu"])
 def test_tf32_has_ten_fraction_bits(form):
     bits = samples("f32", form, 96)

@@ -7,7 +7,6 @@ import pytest
 from ptx_programs import STORE_R1, run, source
 
 from emugpu.emulator import Deadlock, Device, Fault, LaunchError, Module, PtxSyntaxError, TensorMap
-from emugpu.emulator.machine import events
 
 LANES = np.arange(32, dtype=np.uint32)
 
@@ -82,17 +81,6 @@ def test_lanes_may_exit_early_and_the_rest_still_counts_as_a_whole_warp():
     assert (run(body + STORE_R1 + "ret;") == np.where(LANES < 4, LANES, LANES + 1)).all()
 
 
-def test_aligned_barrier_in_divergent_code_is_reported():
-    body = """
-    setp.lt.u32 %p1, %r0, 16; @%p1 bra SKIP;
-    bar.sync 0;
-    SKIP: mov.b32 %r1, 1;
-    ret;
-    """
-    with pytest.raises(Fault, match=r"PTX line \d+: bar.sync 0(.|\n)*lanes 0x0000ffff are elsewhere"):
-        run(body)
-
-
 def test_scoped_registers_and_labels_of_inline_assembly():
     body = """
     mov.b32 %r1, 0;
@@ -123,35 +111,6 @@ def test_threads_exchange_values_through_shared_memory():
     """
     out = run(body + STORE_R1 + "ret;", threads=64, module_scope=STATIC)
     assert (out == 63 - np.arange(64)).all()
-
-
-def test_generic_addresses_reach_shared_memory():
-    body = """
-    mov.b32 %r3, words;
-    cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd5, %rd4;
-    mul.wide.u32 %rd6, %r0, 4; add.s64 %rd5, %rd5, %rd6;
-    add.s32 %r4, %r0, 5;
-    st.b32 [%rd5], %r4;
-    ld.b32 %r1, [%rd5];
-    """
-    assert (run(body + STORE_R1 + "ret;", module_scope=STATIC) == LANES + 5).all()
-
-
-def test_a_peers_shared_memory_through_mapa():
-    body = """
-    mov.b32 %r3, words;
-    mov.u32 %r4, %cluster_ctarank;
-    add.s32 %r5, %r4, 40;
-    st.shared.b32 [%r3], %r5;
-    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
-    xor.b32 %r6, %r4, 1;
-    mapa.shared::cluster.u32 %r7, %r3, %r6;
-    ld.shared::cluster.b32 %r1, [%r7];
-    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
-    shl.b32 %r8, %r4, 5; add.s32 %r0, %r0, %r8;
-    """
-    out = run(body + STORE_R1 + "ret;", words=64, grid=2, cluster=2, module_scope=STATIC)
-    assert (out == np.repeat([41, 40], 32)).all()
 
 
 def test_own_shared_addresses_carry_the_rank_in_bits_24_and_up():
@@ -228,37 +187,6 @@ def test_fresh_barriers_have_completed_the_phase_before():
     assert (run(body + STORE_R1 + "ret;", module_scope=STATIC) == 1).all()
 
 
-def test_a_poll_loop_without_progress_is_a_deadlock():
-    body = """
-    mov.b32 %r3, words;
-    elect.sync %r9|%p1, -1;
-    @!%p1 bra JOIN;
-    mbarrier.init.shared.b64 [%r3], 1;
-    W: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra W;
-    JOIN: ret;
-    """
-    with pytest.raises(Deadlock, match="polls for parity 0"):
-        run(body, module_scope=STATIC)
-
-
-def test_named_barriers_count_threads_of_those_who_sync_and_arrive():
-    body = """
-    setp.lt.u32 %p1, %r0, 32; @%p1 bra FIRST;
-    bar.sync 3, 64;
-    mov.b32 %r5, words;
-    ld.shared.b32 %r1, [%r5];
-    bra STORE;
-    FIRST: mov.b32 %r5, words;
-    mov.b32 %r6, 77; st.shared.b32 [%r5], %r6;
-    bar.arrive 3, 64;
-    mov.b32 %r1, 1;
-    STORE:
-    """
-    for seed in range(5):
-        out = run(body + STORE_R1 + "ret;", threads=64, module_scope=STATIC, schedule="random", seed=seed)
-        assert (out == np.repeat([1, 77], 32)).all()
-
-
 # ---- poison, bounds, unsupported ----
 
 
@@ -284,27 +212,6 @@ def test_undefined_behaviour_stops_with_line_instruction_cta_and_warp(body, mess
     assert "kernel 'kernel', PTX line " in text and "by CTA (0, 0, 0) (rank 0 of its cluster), warp 0" in text
     excerpt = text.splitlines()[3:]
     assert 1 <= len(excerpt) <= 5 and sum(line.startswith("  >") for line in excerpt) == 1
-
-
-def test_ordinary_stores_to_a_barrier_are_reported():
-    body = """
-    mov.b32 %r3, words;
-    elect.sync %r9|%p1, -1;
-    @!%p1 bra JOIN;
-    mbarrier.init.shared.b64 [%r3], 1;
-    st.shared.b32 [%r3+4], %r0;
-    JOIN: ret;
-    """
-    with pytest.raises(Fault, match="mbarriers are opaque"):
-        run(body, module_scope=STATIC)
-
-
-def test_unread_output_is_not_silently_zero():
-    device = Device()
-    out = device.alloc(128)
-    device.launch(Module.from_text(source("ret;")), grid=1, block=32, arguments=[out])
-    with pytest.raises(Fault, match=r"never written|poison"):
-        device.download(out, np.uint32, 32)
 
 
 @pytest.mark.parametrize(
@@ -344,84 +251,3 @@ def test_launches_are_checked():
         device.launch(module, grid=2, cluster=2, block=64, arguments=[tmap])
     with pytest.raises(LaunchError, match="no kernel 'other'"):
         device.launch(module, "other", grid=2, cluster=2, block=64, arguments=[out])
-
-
-# ---- lanes talk ----
-
-
-@pytest.mark.parametrize(
-    ("mode", "b", "expected"),
-    [
-        ("idx", 5, np.full(32, 105)),
-        ("up", 1, np.maximum(LANES.astype(int) - 1, 0) + 100),
-        ("down", 2, np.where(LANES < 30, LANES + 2, LANES) + 100),
-        ("bfly", 1, (LANES ^ 1) + 100),
-    ],
-)
-def test_shuffles(mode, b, expected):
-    clamp = 0 if mode == "up" else 31
-    body = f"add.s32 %r2, %r0, 100; shfl.sync.{mode}.b32 %r1, %r2, {b}, {clamp}, -1;"
-    assert (run(body + STORE_R1 + "ret;") == expected).all()
-
-
-def test_votes_and_reductions():
-    body = """
-    setp.lt.u32 %p1, %r0, 5;
-    vote.sync.ballot.b32 %r1, %p1, -1;
-    redux.sync.max.u32 %r2, %r0, -1;
-    add.s32 %r1, %r1, %r2;
-    """
-    assert (run(body + STORE_R1 + "ret;") == 31 + 31).all()
-
-
-def test_atomics_add_lane_by_lane():
-    body = """
-    mov.b32 %r3, words;
-    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
-    mov.b32 %r4, 0; st.shared.b32 [%r3], %r4;
-    READY: bar.sync 0;
-    atom.shared.add.u32 %r1, [%r3], %r0;
-    """
-    assert (run(body + STORE_R1 + "ret;", module_scope=STATIC) == LANES * (LANES - 1) // 2).all()
-
-
-def test_matrices_round_trip_and_transpose():
-    prefix = """
-    mov.b32 %r3, words;
-    shl.b32 %r4, %r0, 4;
-    and.b32 %r4, %r4, 127;
-    add.s32 %r5, %r3, %r4;
-    shl.b32 %r6, %r0, 1; add.s32 %r7, %r6, 1;
-    shl.b32 %r7, %r7, 16;
-    or.b32 %r8, %r6, %r7;
-    stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r5], {%r8};
-    bar.warp.sync -1;
-    """
-    elements = np.arange(64, dtype=np.uint16).reshape(8, 8)
-    plain = run(
-        prefix + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r5];" + STORE_R1 + "ret;", module_scope=STATIC
-    )
-    assert (plain.view(np.uint16).reshape(8, 8) == elements).all()
-    flipped = run(
-        prefix + "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r1}, [%r5];" + STORE_R1 + "ret;", module_scope=STATIC
-    )
-    assert (flipped.view(np.uint16).reshape(8, 8) == elements.T).all()
-
-
-# ---- events ----
-
-
-def test_a_sink_sees_operations_with_addresses_and_lines():
-    seen = []
-    run(PRODUCER.format(count=32) + STORE_R1 + "ret;", module_scope=STATIC, sinks=[seen.append])
-    told = [event for event in seen if not isinstance(event, events.CtaStarted | events.GridStarted | events.Resumed)]
-    names = [type(event).__name__ for event in told]
-    assert names[:3] == ["Access", "Diverged", "BarrierInit"]
-    assert names.count("Arrived") == 32 and names.count("PhaseCompleted") == 1
-    init = next(event for event in told if isinstance(event, events.BarrierInit))
-    assert (init.cta, init.offset, init.arrivals, init.agent.lanes) == (0, 1024, 32, 1)
-    waited = next(event for event in told if isinstance(event, events.Waited))
-    assert (waited.offset, waited.phase, waited.parity, waited.agent.lanes) == (1024, 0, 0, 0xFFFFFFFF)
-    [stored] = [event for event in told if isinstance(event, events.Access) and event.mode == "write"]
-    assert (stored.space, stored.nbytes, len(stored.where)) == ("global", 4, 32)
-    assert init.site.line < waited.site.line < stored.site.line

@@ -50,7 +50,8 @@ def test_a_cluster_barrier_is_arrived_at_once_and_waited_for_after_that():
 @pytest.mark.parametrize("instruction", ["bar.sync 0;", "bar.arrive 0, 64;", "barrier.cluster.arrive.aligned;"])
 def test_aligned_barriers_need_the_whole_warp(instruction):
     body = f"setp.eq.u32 %p1, %r0, 3; @%p1 bra SKIP; {instruction} SKIP: mov.b32 %r1, 1; ret;"
-    assert fault(body, threads=64).rule == "convergence"
+    found = fault(body, threads=64)
+    assert found.rule == "convergence" and "lanes 0x00000008 are elsewhere" in str(found)
 
 
 # ---- lanes that leave ----

@@ -1,8 +1,7 @@
-"""What else a Hopper GEMM needs of the machine: targets, setmaxnreg, polling, loads to shared::cta, conversions."""
+"""What else a Hopper GEMM needs of the machine: targets, setmaxnreg, polling, loads to shared::cta."""
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from ptx_programs import STORE_R1, run, source
@@ -211,47 +210,7 @@ def test_two_warpgroups_hand_over_with_named_barriers():
         assert (out == np.where(np.arange(256) < 128, 7, 5)).all()
 
 
-# ---- conversions and comparisons ----
-
-
-@pytest.mark.parametrize("kind", ["bf16", "f16"])
-def test_integers_are_rounded_once_to_16_bits(kind):
-    dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
-    values = np.array([0, 1, 257, 258, 259, 2049, 2051, 65519, 65520, (1 << 24) + (1 << 16), (1 << 24) + (1 << 16) + 1])
-    values = np.concatenate([values, [0xFFFFFFFF, 0x80000000, 12345678]]).astype(np.uint32)
-    finite = np.arange(0x7F80 if kind == "bf16" else 0x7C00, dtype=np.uint16)
-    known = finite.view(dtype).astype(np.float64)
-    for signed in (False, True):
-        for value in values:
-            number = int(value) - (1 << 32) if signed and value >> 31 else int(value)
-            distance = np.abs(known - abs(number))
-            nearest = finite[distance == distance.min()]
-            expected = int(nearest[nearest % 2 == 0][0] if len(nearest) > 1 else nearest[0])
-            if kind == "f16" and abs(number) >= 65520:
-                expected = 0x7C00
-            body = f"mov.b32 %r2, {value};\ncvt.rn.{kind}.{'s' if signed else 'u'}32 %rs1, %r2;\ncvt.u32.u16 %r1, %rs1;"
-            assert run(body + STORE_R1, threads=1)[0] == expected | (0x8000 if number < 0 else 0), (value, signed)
-
-
-@pytest.mark.parametrize("kind", ["f32", "bf16", "f16"])
-def test_comparisons_with_nan(kind):
-    patterns = {"f32": (0x3F800000, 0x7FC00000), "bf16": (0x3F80, 0x7FC0), "f16": (0x3C00, 0x7E00)}
-    one, nan = patterns[kind]
-    width, register = (16, "rs") if kind != "f32" else (32, "r")
-    answers = {}
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):
-        answers[name] = [
-            run(
-                f"mov.b{width} %{register}2, {a};\nmov.b{width} %{register}3, {b};\n"
-                f"setp.{name}.{kind} %p1, %{register}2, %{register}3;\nselp.u32 %r1, 1, 0, %p1;" + STORE_R1,
-                threads=1,
-            )[0]
-            for a, b in ((one, one), (one, nan))
-        ]
-    assert answers == {
-        "eq": [1, 0], "ne": [0, 0], "lt": [0, 0], "le": [1, 0], "gt": [0, 0], "ge": [1, 0], "num": [1, 0],
-        "equ": [1, 1], "neu": [0, 1], "ltu": [0, 1], "leu": [1, 1], "gtu": [0, 1], "geu": [1, 1], "nan": [0, 1],
-    }  # fmt: skip
+# ---- stores ----
 
 
 def test_vector_stores_with_an_offset():
