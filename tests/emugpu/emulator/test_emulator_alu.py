@@ -138,6 +138,7 @@ CASES = {
     ),
     "lop3.b32 %r0, %r1, %r2, %r3, 0x1D;": lambda a, b, c: (~a & b | ~b & ~c) & M32,
     "lop3.b32 %r0, %r1, %r2, %r3, 0x96;": lambda a, b, c: a ^ b ^ c,
+    "lop3.b32 %r0, %r1, %r2, %r3, 0xE8;": lambda a, b, c: (a & b) | (b & c) | (a & c),
     "lop3.or.b32 %r0|%p0, %r1, %r2, %r3, 0x80, 0; selp.b32 %r0, 1, 0, %p0;": lambda a, b, c: int(a & b & c != 0),
     "prmt.b32.f4e %r0, %r1, %r2, %r3;": lambda a, b, c: (b << 32 | a) >> 8 * (c & 3) & M32,
     "prmt.b32.rc8 %r0, %r1, %r2, %r3;": lambda a, b, c: (a >> 8 * (c & 3) & 255) * 0x01010101,
