@@ -153,6 +153,19 @@ def test_scale_factors_are_powers_of_two():
     same(found, np.where(every == 255, 0x7FFF, wanted).astype(np.uint32) | 0x3F80 << 16)
 
 
+def narrowed(before: int, words: list[str], to: str, source: str) -> int:
+    """The bits of a number of another format: flushed or clamped as the words say, and rounded once."""
+    exact = value(flushed(before, source) if "ftz" in words and source == "f32" else before, source)
+    negative = exact in ("-inf", "-0") or (not isinstance(exact, str) and exact < 0)
+    if ("relu" in words and negative) or ("sat" in words and (negative or exact == "nan")):
+        exact = Fraction(0)
+    if "sat" in words and exact != "nan" and (exact == "inf" or (not isinstance(exact, str) and exact > 1)):
+        exact = Fraction(1)
+    mode = next((m for m in words if m in ("rz", "rm", "rp")), "rn")
+    found = rounded(exact, to, mode, saturate="satfinite" in words)
+    return flushed(found, to) if "ftz" in words and to == "f32" else found
+
+
 @pytest.mark.parametrize(
     "instruction",
     [
@@ -176,17 +189,9 @@ def test_floats_narrow_in_every_direction(instruction):
     found = evaluate(
         f"{instruction} %{LETTER[to]}0, %{letter}1;", [(f"{letter}1", np.array(bits, np.uint64))], f"{LETTER[to]}0"
     )
-    mode = next((m for m in words if m in ("rz", "rm", "rp")), "rn")
     for before, after in zip(bits, found.tolist(), strict=True):
-        exact = value(flushed(before, source) if "ftz" in words and source == "f32" else before, source)
-        negative = exact in ("-inf", "-0") or (not isinstance(exact, str) and exact < 0)
-        if ("relu" in words and negative) or ("sat" in words and (negative or exact == "nan")):
-            exact = Fraction(0)
-        if "sat" in words and exact != "nan" and (exact == "inf" or (not isinstance(exact, str) and exact > 1)):
-            exact = Fraction(1)
-        wanted = rounded(exact, to, mode, saturate="satfinite" in words)
-        wanted = flushed(wanted, to) if "ftz" in words and to == "f32" else wanted
-        if exact == "nan" and "f64" in (to, source) and "sat" not in words:
+        wanted = narrowed(before, words, to, source)
+        if value(before, source) == "nan" and "f64" in (to, source) and "sat" not in words:
             # It keeps what there is room for of its fraction.
             assert value(after, to) == "nan"
         else:
@@ -195,10 +200,14 @@ def test_floats_narrow_in_every_direction(instruction):
 
 @pytest.mark.parametrize("form", ["rn.f16", "rn.bf16", "rz.relu.bf16", "rn.satfinite.f16"])
 def test_a_pair_of_halves_is_two_conversions_the_first_above(form):
-    bits = np.array(samples("f32", form, 128), np.uint64)
-    pairs = evaluate(f"cvt.{form}x2.f32 %r0, %f1, %f2;", [("f1", bits), ("f2", np.roll(bits, 1))], "r0")
-    halves = evaluate(f"cvt.{form}.f32 %h0, %f1;", [("f1", bits)], "h0").astype(np.uint32)
-    same(pairs, halves << 16 | np.roll(halves, 1))
+    *words, to = form.split(".")
+    bits = samples("f32", form, 128)
+    high, low = bits, [*bits[1:], bits[0]]
+    pairs = evaluate(f"cvt.{form}x2.f32 %r0, %f1, %f2;", [("f1", np.array(high)), ("f2", np.array(low))], "r0")
+    wanted = [
+        narrowed(h, words, to, "f32") << 16 | narrowed(w, words, to, "f32") for h, w in zip(high, low, strict=True)
+    ]
+    same(pairs, np.array(wanted))
 
 
 @pytest.mark.parametrize("form", ["rna", "rn", "rz", "rn.relu"])
