@@ -241,7 +241,7 @@ def integral(exact, mode: str) -> int:
     "instruction",
     [
         *(f"cvt.{m}.s32.f32" for m in ("rni", "rzi", "rmi", "rpi", "rni.ftz")),
-        "cvt.rzi.u32.f32", "cvt.rni.s64.f64", "cvt.rzi.s64.f32", "cvt.rzi.u64.f64",
+        "cvt.rzi.u32.f32", "cvt.rzi.s32.f64", "cvt.rni.s64.f64", "cvt.rzi.s64.f32", "cvt.rzi.u64.f64",
         "cvt.rni.s8.f32", "cvt.rzi.u16.f32", "cvt.rpi.s32.f16", "cvt.rni.u32.bf16", "cvt.rmi.s16.f16",
     ],
 )  # fmt: skip
