@@ -153,6 +153,15 @@ def test_scale_factors_are_powers_of_two():
     same(found, np.where(every == 255, 0x7FFF, wanted).astype(np.uint32) | 0x3F80 << 16)
 
 
+def converted(instruction: str, bits: list[int], given: str, result: str) -> np.ndarray:
+    """The results of all threads. All threads get each of the first four numbers too: registers then hold scalars."""
+    body, operands = f"{instruction} %{result}0, %{given}1;", [(f"{given}1", np.array(bits, np.uint64))]
+    found = evaluate(body, operands, f"{result}0")
+    for thread in range(4):
+        same(evaluate(body, operands, f"{result}0", reads=thread), np.full(len(bits), found[thread]))
+    return found
+
+
 def narrowed(before: int, words: list[str], to: str, source: str) -> int:
     """The bits of a number of another format: flushed or clamped as the words say, and rounded once."""
     exact = value(flushed(before, source) if "ftz" in words and source == "f32" else before, source)
@@ -185,10 +194,7 @@ def test_floats_narrow_in_every_direction(instruction):
         rng = np.random.default_rng(7)
         numbers = rng.normal(size=64) * 2.0 ** rng.integers(-form.bias - 8, form.bias, 64)
         bits[:64] = numbers.astype(np.float64).view(np.uint64).tolist()
-    letter = LETTER[source]
-    found = evaluate(
-        f"{instruction} %{LETTER[to]}0, %{letter}1;", [(f"{letter}1", np.array(bits, np.uint64))], f"{LETTER[to]}0"
-    )
+    found = converted(instruction, bits, LETTER[source], LETTER[to])
     for before, after in zip(bits, found.tolist(), strict=True):
         wanted = narrowed(before, words, to, source)
         if value(before, source) == "nan" and "f64" in (to, source) and "sat" not in words:
@@ -256,10 +262,7 @@ def test_floats_to_integers_saturate(instruction):
         bits[:64] = whole.astype(dtype).view(f"u{np.dtype(dtype).itemsize}").tolist()
     width, signed = int(to[1:]), to[0] == "s"
     register = "d" if width == 64 else "h" if width < 32 else "r"
-    letter = LETTER[source]
-    found = evaluate(
-        f"{instruction} %{register}0, %{letter}1;", [(f"{letter}1", np.array(bits, np.uint64))], f"{register}0"
-    )
+    found = converted(instruction, bits, LETTER[source], register)
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if signed else (0, (1 << width) - 1)
     mask = (1 << max(width, 16)) - 1
     for before, after in zip(bits, found.tolist(), strict=True):
@@ -294,9 +297,7 @@ def test_integers_to_floats_round_once(instruction):
     numbers = [*numbers, *([5] * (96 - len(numbers)))]
     bits = [n & ((1 << width) - 1) for n in numbers]
     register = "d" if width == 64 else "h" if width < 32 else "r"
-    found = evaluate(
-        f"{instruction} %{LETTER[to]}0, %{register}1;", [(f"{register}1", np.array(bits, np.uint64))], f"{LETTER[to]}0"
-    )
+    found = converted(instruction, bits, register, LETTER[to])
     for before, after in zip(bits, found.tolist(), strict=True):
         exact = before - (1 << width) if signed and before >> (width - 1) else before
         assert hex(after) == hex(rounded(Fraction(exact), to, mode)), exact
