@@ -186,8 +186,10 @@ def check(body: str, model, values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("body", CASES)
 def test_32_bit_instruction(body):
-    check("setp.ne.b32 %p0, %r1, %r3; " + body + OUT32, lambda *lane: CASES[body](*(v & M32 for v in lane)),
-          operands(zlib.crc32(body.encode())))  # fmt: skip
+    def model(*lane: int) -> int:
+        return CASES[body](*(v & M32 for v in lane))
+
+    check("setp.ne.b32 %p0, %r1, %r3; " + body + OUT32, model, operands(zlib.crc32(body.encode())))
 
 
 @pytest.mark.parametrize("body", WIDE)
