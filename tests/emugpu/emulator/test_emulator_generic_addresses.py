@@ -17,6 +17,11 @@ cvt.u64.u32 %rd4, %r3; cvta.shared.u64 %rd5, %rd4;
 """%rd5: the generic address of ``words``."""
 
 
+def test_lanes_that_agree_on_a_generic_address_reach_its_word():
+    body = SHARED_POINTER + "mov.b32 %r4, 7; st.b32 [%rd5+8], %r4; ld.shared.b32 %r5, [%r3+8]; ld.b32 %r6, [%rd5+8];"
+    assert (run(body + "add.u32 %r1, %r5, %r6;" + STORE_R1 + "ret;", module_scope=WORDS) == 14).all()
+
+
 @pytest.mark.parametrize("instruction", ["atom.add.u32 %r9, [%rd5], %r0;", "red.add.u32 [%rd5], %r0;"])
 def test_a_generic_atomic_reaches_shared_memory(instruction):
     body = f"""
