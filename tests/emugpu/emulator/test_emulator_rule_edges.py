@@ -54,6 +54,20 @@ def test_aligned_barriers_need_the_whole_warp(instruction):
     assert found.rule == "convergence" and "lanes 0x00000008 are elsewhere" in str(found)
 
 
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [%r7];",
+        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r7], [%r3];",
+        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r7];",
+    ],
+)
+def test_what_acts_on_the_own_shared_memory_takes_no_address_of_a_peer(instruction):
+    body = "mov.b32 %r3, words; mapa.shared::cluster.u32 %r7, %r3, 1;" + instruction + "ret;"
+    error = fault(body, grid=2, cluster=2)
+    assert error.rule == "address" and "is not in the CTA's own shared memory" in str(error)
+
+
 # ---- lanes that leave ----
 
 
