@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from emugpu.check.clocks import (
     EXECUTION,
     INITIALISED,
+    ONLY_EXECUTION,
     RELAXED,
     VISIBLE,
     Clock,
@@ -18,7 +19,7 @@ from emugpu.check.model import Model, drop_cluster
 from emugpu.check.record import RELEASES, SCOPES, Record
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine import events
-from emugpu.emulator.machine.events import Agent, GroupArrived, GroupLeft, Site
+from emugpu.emulator.machine.events import Agent, GroupArrived, GroupCompleted, GroupLeft, Site
 
 
 def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
@@ -268,6 +269,8 @@ class ThreadBarriers:
         self._model = model
         self._generations: dict[tuple[int, int, int], dict[int, Generation]] = {}
         """The latest generations, by cluster, CTA (or -1) and barrier."""
+        self._exits: dict[tuple[int, int, int], Clock] = {}
+        """What threads knew when they exited, by cluster, CTA and warp, until the cluster's barrier tells of it."""
 
     def arrived(self, event: GroupArrived) -> None:
         generations = self._generations.setdefault(_key(event), {})
@@ -281,6 +284,8 @@ class ThreadBarriers:
         thread = self._model.threads.of(event.agent)
         if event.barrier >= 0:
             self._check_once(generations, event, thread.clock)
+        else:
+            generation.arrived[event.agent.cta, event.agent.warp] = []
         thread.lanes_met()
         generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
 
@@ -309,6 +314,24 @@ class ThreadBarriers:
             message = f"{begins}, and nothing says that the phase in which it has arrived at {line} is over"
             self._model.say("barrier-repeated", "error", message, *pair, missing=missing, fix=fix)
 
+    def exited(self, agent: Agent, thread: Thread) -> None:
+        if self._model.threads.size > 1:
+            held = self._exits.setdefault(agent[:3], Clock(thread.clock.space))
+            held.join(thread.peek(), ONLY_EXECUTION)
+
+    def completed(self, event: GroupCompleted) -> None:
+        """Handles a phase of the cluster's barrier that ends: warps that have not arrived have exited.
+
+        barrier.cluster.wait waits for all threads that have not exited (PTX ISA, `barrier.cluster`), so what the others
+        have done has been executed. No text says that an exit makes it visible.
+        """
+        if event.barrier >= 0:
+            return
+        generation = self._generations[event.cluster, event.cta, event.barrier][event.generation]
+        for key in [key for key in self._exits if key[0] == event.cluster and key[1:] not in generation.arrived]:
+            if generation.clock is not None:
+                generation.clock.join(self._exits.pop(key), ONLY_EXECUTION)
+
     def left(self, event: GroupLeft) -> None:
         generation = self._generations[_key(event)][event.generation]
         generation.waiting -= 1
@@ -322,7 +345,7 @@ class ThreadBarriers:
         self._model.threads.of(event.agent).acquire(clock)
 
     def forget(self, cluster: int) -> None:
-        drop_cluster(cluster, self._generations)
+        drop_cluster(cluster, self._generations, self._exits)
 
 
 def _key(event: GroupArrived | GroupLeft) -> tuple[int, int, int]:

@@ -142,6 +142,7 @@ class _CheckedLaunch:
             events.PhaseCompleted: mbarriers.completed,
             events.Waited: self._waited,
             events.GroupArrived: thread_barriers.arrived,
+            events.GroupCompleted: thread_barriers.completed,
             events.GroupLeft: self._group_left,
             events.TensorMemoryAllocated: tensor_life.allocated,
             events.TensorMemoryFreed: self._freed,
@@ -220,6 +221,7 @@ class _CheckedLaunch:
         model, agent = self.model, event.agent
         thread = model.threads.leave(agent)
         self._waiting.pop(agent, None)
+        self._thread_barriers.exited(agent, thread)
         self._operations.exited(agent, thread)
 
     def _missed(self, event: events.Missed) -> None:

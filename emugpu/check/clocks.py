@@ -17,10 +17,11 @@ EXECUTION = 0
 """The action has been executed; relaxed arrivals carry this row, too."""
 INITIALISED = 1
 """The initialisations of mbarriers that fence.mbarrier_init has published."""
-ORDER = 2
+BEFORE = 2
+"""tcgen05 operations before a tcgen05.fence::before_thread_sync or before a commit; any synchronisation that orders
+execution carries them over, also a relaxed one (PTX ISA 9.7.16.6.3)."""
+ORDER = 3
 """The action happened before, by release and acquire; their scope may have been too narrow."""
-BEFORE = 3
-"""tcgen05 operations before a tcgen05.fence::before_thread_sync or before a commit."""
 LOCAL = 4
 """Generic accesses to the shared memory of one's own CTA that a proxy fence has made visible to the async proxy."""
 REMOTE = 5
@@ -35,7 +36,7 @@ OWN = np.array([EXECUTION, ORDER, VISIBLE])
 
 ONLY_EXECUTION = slice(EXECUTION, EXECUTION + 1)
 """The row of the order of execution."""
-RELAXED = slice(0, 2)
+RELAXED = slice(0, 3)
 """Rows that even a relaxed synchronisation carries over."""
 NARROW = slice(0, VISIBLE)
 """Rows that a synchronisation carries over if its scope is too narrow, or between asynchronous operations.

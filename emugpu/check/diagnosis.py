@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
+from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, Clock, column
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer
 from emugpu.check.record import Record
@@ -298,8 +298,17 @@ def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
     )  # fmt: skip
 
 
-def tensor_unordered(conflict: Conflict) -> Diagnosis:
+def tensor_unordered(conflict: Conflict, known: Clock) -> Diagnosis:
+    """Returns what is wrong with two accesses to tensor memory. ``known`` is what the agent of the later one knew."""
     old, new = conflict.old, conflict.new
+    if new.kind == "free" and known.knows(old.space, old.who, old.time, EXECUTION):
+        # A deallocation is synchronous, and what it follows has ended (PTX ISA 9.7.16.6.1).
+        return Diagnosis(
+            "tmem-alloc-order", "warning",
+            f"only a relaxed synchronisation or the exit of a thread lies between {_name(old)} and the deallocation",
+            "no release and acquire, and no tcgen05.fence on both sides",
+            "let every warp that uses the memory arrive at a barrier before the deallocation",
+        )  # fmt: skip
     life = [r for r in (old, new) if r.kind in ("alloc", "free")]
     if life:
         does = "allocates" if life[0].kind == "alloc" else "frees"

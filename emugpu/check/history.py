@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.clocks import ORDER, VISIBLE, Clock, Rows
+from emugpu.check.clocks import ORDER, VISIBLE, Clock, Rows, column
 from emugpu.check.record import WEAK, Record
 from emugpu.check.same_values import are_alike, has_one_value, repeats
 from emugpu.check.signals_for_lanes import Behind
@@ -42,8 +42,9 @@ class Observer:
     """The agent of an access and its knowledge.
 
     ``pipe`` is a component whose actions of the same ``shape`` complete in order with the access, as tcgen05.cp and
-    later MMAs do (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape). ``behind`` holds lanes of the agent that
-    know less than ``clock``.
+    later MMAs do (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape). ``tensor`` holds the operations on
+    tensor memory that the access follows by tcgen05.fence, whatever orders execution in between (9.7.16.6.3).
+    ``behind`` holds lanes of the agent that know less than ``clock``.
     """
 
     clock: Clock
@@ -61,7 +62,11 @@ class Observer:
         in_pipe = record.who == self.pipe and record.space is self.clock.space
         if in_pipe and (record.kind == "cp" or record.shape == self.shape):
             return True
-        return self.clock.knows(record.space, record.who, record.time, ORDER)
+        if self.clock.knows(record.space, record.who, record.time, ORDER):
+            return True
+        if self.tensor is None or record.space is not self.clock.space:
+            return False
+        return column(self.tensor, record.who) >= record.time
 
     def waits_for_lanes(self, earlier: Record, access: Record) -> Behind | None:
         """Returns the lanes of an access that do not know of an earlier one, which others of their warp know of."""

@@ -57,7 +57,8 @@ class InFlight:
     read: bool = False
 
     def observer(self) -> Observer:
-        return Observer(self.clock, self.who, self.tensor, self.shape)
+        tensor = self.tensor if self.operation.kind in ("mma", "tmem.copy") else None
+        return Observer(self.clock, self.who, tensor, self.shape)
 
     @property
     def shape(self) -> object:

@@ -281,7 +281,7 @@ class Model:
     ) -> None:
         where = f"tensor memory columns {columns.start}-{columns.stop - 1} of CTA {rank}"
         for conflict in conflicts:
-            self.blame(diagnosis.tensor_unordered(conflict), conflict.old, conflict.new, where)
+            self.blame(diagnosis.tensor_unordered(conflict, who.clock), conflict.old, conflict.new, where)
         for first, second in ordered:
             found = diagnosis.tensor_ordered(first, second, who)
             if found is not None:

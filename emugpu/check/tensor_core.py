@@ -324,7 +324,8 @@ class TensorMemoryLife:
         made = Record(clock.space, thread.own, thread.time - 1, kind, True, agent, event.site, clock.rows[ORDER].copy())
         columns = range(event.column, event.column + event.columns)
         for cta in ctas:
-            self.model.tensor[agent.cluster, cta].access(range(LANES), columns, made, Observer(clock))
+            observer = Observer(clock, tensor=thread.tensor)
+            self.model.tensor[agent.cluster, cta].access(range(LANES), columns, made, observer)
         return made
 
     def _too_soon(self, made: Record, freed: Record) -> None:

@@ -1,0 +1,141 @@
+"""Tensor memory behind tcgen05.fence and behind exits: what the PTX ISA shows to be right, and what lacks a part of it.
+
+Of the canonical synchronization patterns (9.7.16.6.4), these are those of two threads that do not form a pipeline. The
+ISA lets the threads meet by relaxed operations.
+"""
+
+from __future__ import annotations
+
+import pytest
+from handovers import CLUSTER_BARRIER, Outcome, Table, only, outcome, wait
+from test_check_handovers_tensor import (
+    AFTER,
+    BEFORE,
+    LD,
+    PREPARED,
+    ST,
+    WAIT_LD,
+    WAIT_ST,
+    allocated,
+    commit,
+    freed,
+    initialise,
+    mma,
+    operands,
+)  # fmt: skip
+
+from emugpu.emulator import Device, Module
+
+pytestmark = pytest.mark.thorough
+
+ORDERS = {"relaxed": (".relaxed.cta", ".relaxed.cta"), "release": ("", "")}
+SWITCHES = dict(completed=(True, False), before=(True, False), after=(True, False), order=("relaxed", "release"))
+
+
+def load_multiply(s) -> str:
+    """Warp 0 loads an accumulator, thread 32 multiplies into it. bars: empty, drained."""
+    arrive, acquire = ORDERS[s.order]
+    late = "" if s.completed else WAIT_LD
+    return (
+        only("%thread eq 0", initialise(32, 1))
+        + PREPARED
+        + allocated(1)
+        + only("%warp eq 0", LD + (WAIT_LD if s.completed else "") + (BEFORE if s.before else "")
+               + f"mbarrier.arrive{arrive}.shared::cta.b64 _, [bars];" + late)
+        + only("%thread eq 32", wait("bars", order=acquire) + (AFTER if s.after else "")
+               + mma(1, 128, 16) + commit("bars+8"))
+        + wait("bars+8")
+        + AFTER
+        + freed(1)
+    )  # fmt: skip
+
+
+def load_multiply_expects(s) -> Outcome:
+    if not s.completed or (s.order == "relaxed" and not (s.before and s.after)):
+        return outcome("tmem-race")
+    return outcome(not (s.before and s.after) and "tmem-fence")
+
+
+def multiply_load(s) -> str:
+    """Thread 32 multiplies, warp 0 loads the result. bars: full."""
+    _, acquire = ORDERS[s.order]
+    multiply = mma(1, 128, 16) + commit("bars") if s.completed else commit("bars") + mma(1, 128, 16)
+    return (
+        only("%thread eq 0", initialise(1, 1))
+        + PREPARED
+        + allocated(1)
+        + only("%thread eq 32", multiply + commit("bars+8"))
+        + only("%warp eq 0", wait("bars", order=acquire) + (AFTER if s.after else "") + LD + WAIT_LD)
+        + wait("bars+8")
+        + AFTER
+        + freed(1)
+    )
+
+
+def multiply_load_expects(s) -> Outcome:
+    if not s.completed or (s.order == "relaxed" and not s.after):
+        return outcome("tmem-race")
+    return outcome(not s.after and "tmem-fence")
+
+
+TABLES = [
+    Table("a load, then an MMA", SWITCHES, load_multiply, load_multiply_expects, arguments=operands(128)),
+    Table(
+        "an MMA, then a load", {key: SWITCHES[key] for key in ("completed", "after", "order")}, multiply_load,
+        multiply_load_expects, arguments=operands(128),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_canonical_pattern_is_clean_and_without_a_part_of_it_is_not(table):
+    found = table.disagreements("sm_100a", warnings=True)
+    assert not found, f"{len(found)} settings:\n" + "\n".join(found)
+
+
+def load_exit_free(s) -> str:
+    """In both CTAs of a pair, warp 1 loads its lanes and exits; warp 0 frees the memory."""
+    arrive = "barrier.cluster.arrive.aligned;"
+    zeros = "".join(f"mov.b32 %r{n}, 0;" for n in range(40, 56))
+    load = zeros + ST + WAIT_ST + LD + (WAIT_LD if s.completed else "")
+    loader = {
+        "exits": load + "exit;",
+        "arrives, exits": load + arrive + "exit;",
+        "arrives too early": arrive + load + "exit;",
+        "meets": load + BEFORE,
+    }[s.loader]
+    return (
+        CLUSTER_BARRIER
+        + allocated(2)
+        + BEFORE
+        + CLUSTER_BARRIER
+        + AFTER
+        + only("%warp eq 1", "add.u32 %r10, %r10, 0x200000;" + loader)
+        + CLUSTER_BARRIER
+        + AFTER
+        + freed(2)
+    )
+
+
+EXITS = Table(
+    "a load, then a deallocation",
+    dict(completed=(True, False), loader=("exits", "arrives, exits", "arrives too early", "meets")),
+    load_exit_free,
+    lambda s: outcome(not (s.completed and s.loader != "arrives too early") and "tmem-alloc-order"),
+    grid=2,
+    cluster=2,
+)
+
+
+def test_whoever_leaves_the_barrier_of_a_cluster_follows_the_threads_that_have_exited():
+    found = EXITS.disagreements("sm_100a", schedules=[("fifo", 0), ("random", 1)])
+    assert not found, f"{len(found)} settings:\n" + "\n".join(found)
+
+
+def test_an_exit_is_no_synchronisation_that_the_isa_names():
+    """So it is a warning where it alone orders a deallocation behind what has ended."""
+    module = Module.from_text(EXITS.text("sm_100a"))
+    for number, setting in enumerate(EXITS.settings):
+        report, _ = EXITS.report(Device(), module, f"setting{number}")
+        warned = {finding.rule for finding in report.warnings}
+        assert warned == ({"tmem-alloc-order"} if setting.loader == "exits" else set()), setting
