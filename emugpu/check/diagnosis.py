@@ -301,13 +301,13 @@ def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
 def tensor_unordered(conflict: Conflict, known: Clock) -> Diagnosis:
     """Returns what is wrong with two accesses to tensor memory. ``known`` is what the agent of the later one knew."""
     old, new = conflict.old, conflict.new
-    if new.kind == "free" and known.knows(old.space, old.who, old.time, EXECUTION):
-        # A deallocation is synchronous, and what it follows has ended (PTX ISA 9.7.16.6.1).
+    if (new.kind == "free" or old.kind == "alloc") and known.knows(old.space, old.who, old.time, EXECUTION):
+        # Allocation and deallocation are synchronous, and what has been executed has ended (PTX ISA 9.7.16.6.1).
         return Diagnosis(
             "tmem-alloc-order", "warning",
-            f"only a relaxed synchronisation or the exit of a thread lies between {_name(old)} and the deallocation",
+            f"only a relaxed synchronisation or the exit of a thread lies between {_name(old)} and {_name(new)}",
             "no release and acquire, and no tcgen05.fence on both sides",
-            "let every warp that uses the memory arrive at a barrier before the deallocation",
+            "a barrier with release and acquire, at which every warp that uses the memory arrives, between them",
         )  # fmt: skip
     life = [r for r in (old, new) if r.kind in ("alloc", "free")]
     if life:

@@ -310,7 +310,7 @@ class TensorMemoryLife:
             return
         made = self._made.get((agent.cluster, agent.cta ^ 1, event.column))
         clock = self.model.threads.of(agent).clock
-        if made is not None and not clock.knows(made.space, made.who, made.time, ORDER):
+        if made is not None and not clock.knows(made.space, made.who, made.time, EXECUTION):
             self._too_soon(made, record)
 
     def _act(self, event: Life, kind: str, ctas: tuple[int, ...]) -> Record:

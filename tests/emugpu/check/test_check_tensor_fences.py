@@ -13,6 +13,7 @@ from test_check_handovers_tensor import (
     BEFORE,
     LD,
     PREPARED,
+    RELAXED_CLUSTER_BARRIER,
     ST,
     WAIT_LD,
     WAIT_ST,
@@ -139,3 +140,28 @@ def test_an_exit_is_no_synchronisation_that_the_isa_names():
         report, _ = EXITS.report(Device(), module, f"setting{number}")
         warned = {finding.rule for finding in report.warnings}
         assert warned == ({"tmem-alloc-order"} if setting.loader == "exits" else set()), setting
+
+
+def allocate_free(s) -> str:
+    """Warp 0 of each CTA of a pair allocates with its peer, and frees."""
+    allocate = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [slot], 32;"
+    return (
+        CLUSTER_BARRIER
+        + only("%warp eq 0", allocate + "bar.warp.sync -1; ld.shared.b32 %r10, [slot];")
+        + {"release": CLUSTER_BARRIER, "relaxed": RELAXED_CLUSTER_BARRIER, "none": ""}[s.barrier]
+        + freed(2)
+    )
+
+
+def test_a_relaxed_barrier_tells_a_cta_that_its_peer_has_allocated():
+    table = Table(
+        "an allocation, then a deallocation",
+        dict(barrier=("release", "relaxed", "none")),
+        allocate_free,
+        lambda s: outcome(s.barrier == "none" and "tmem-alloc-order"),
+        threads=32,
+        grid=2,
+        cluster=2,
+    )
+    found = table.disagreements("sm_100a", warnings=True)
+    assert not found, "\n".join(found)
