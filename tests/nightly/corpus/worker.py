@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from emugpu import emulated_gpu
@@ -81,6 +82,7 @@ def _run(command: Sequence[str]) -> None:
         import torch  # noqa: F401  it gets the emulated GPU now
 
         _one_configuration()
+        _no_capture()
         scripts = "".join(Path(word).read_text(encoding="utf-8") for word in command if word.endswith(".py"))
         if USES_CUTE.search(scripts):
             _cute_dsl()
@@ -99,6 +101,14 @@ def _one_configuration() -> None:
         Autotuner.prune_configs = lambda self, *_: self.configs[:1]
 
 
+def _no_capture() -> None:
+    """What a program captures in a graph is executed then, once, and not when the program launches the graph."""
+    import torch
+
+    torch.cuda.CUDAGraph = lambda: SimpleNamespace(replay=lambda: None)
+    torch.cuda.graph = lambda _, stream: torch.cuda.stream(stream)
+
+
 def _one_call() -> None:
     """TileLang's examples measure nothing: do_bench calls its function once."""
     from tilelang import profiler
@@ -115,7 +125,8 @@ def _cute_dsl() -> None:
 
     For occupancy it loads a kernel of which it keeps the machine code in a folder of its own, where the emulated GPU
     does not find the PTX. Nobody uses the machine code, so ptxas need not optimise. Before it measures, it captures a
-    launch to see whether this is in the stream that it was given; the emulated GPU captures nothing.
+    launch to see whether this is in the stream that it was given; the emulated GPU captures nothing. One launch is
+    enough to measure nothing.
     """
     from cutlass import cute, testing
     from cutlass.base_dsl.compiler import PtxasOptions
@@ -134,6 +145,9 @@ def _cute_dsl() -> None:
     kernel, compiles = HardwareInfo._get_device_function, cute.compile
     HardwareInfo._get_device_function = occupancy_kernel
     testing._does_kernel_use_stream = lambda *_: True
+    once = {"use_cuda_graphs": False, "warmup_iterations": 0, "iterations": 1}
+    benchmark = testing.benchmark
+    testing.benchmark = lambda *args, **given: benchmark(*args, **{**given, **once})
     PtxasOptions._default = "-O0"
 
 
