@@ -285,7 +285,7 @@ class ThreadBarriers:
         if event.barrier >= 0:
             self._check_once(generations, event, thread.clock)
         else:
-            generation.arrived[event.agent.cta, event.agent.warp] = []
+            generation.arrived[event.agent.cta, event.agent.warp] = [event]
         thread.lanes_met()
         generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
 
@@ -315,6 +315,7 @@ class ThreadBarriers:
             self._model.say("barrier-repeated", "error", message, *pair, missing=missing, fix=fix)
 
     def exited(self, agent: Agent, thread: Thread) -> None:
+        """Keeps what a thread has done until the barrier of its cluster no longer waits for it."""
         if self._model.threads.size > 1:
             held = self._exits.setdefault(agent[:3], Clock(thread.clock.space))
             held.join(thread.peek(), ONLY_EXECUTION)
@@ -328,9 +329,10 @@ class ThreadBarriers:
         if event.barrier >= 0:
             return
         generation = self._generations[event.cluster, event.cta, event.barrier][event.generation]
+        if generation.clock is None:
+            return
         for key in [key for key in self._exits if key[0] == event.cluster and key[1:] not in generation.arrived]:
-            if generation.clock is not None:
-                generation.clock.join(self._exits.pop(key), ONLY_EXECUTION)
+            generation.clock.join(self._exits.pop(key), ONLY_EXECUTION)
 
     def left(self, event: GroupLeft) -> None:
         generation = self._generations[_key(event)][event.generation]

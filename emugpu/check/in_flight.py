@@ -57,8 +57,8 @@ class InFlight:
     read: bool = False
 
     def observer(self) -> Observer:
-        tensor = self.tensor if self.operation.kind in ("mma", "tmem.copy") else None
-        return Observer(self.clock, self.who, tensor, self.shape)
+        """Returns the observer of an access to shared or global memory, which no tcgen05.fence orders."""
+        return Observer(self.clock, self.who, shape=self.shape)
 
     @property
     def shape(self) -> object:

@@ -192,13 +192,12 @@ def touch_tensor(
     """Records accesses to tensor memory. Returns whether all of it had been written before."""
     operation = in_flight.operation
     record = in_flight.record(kind, writes)
-    observer = in_flight.observer()
+    # The loads of a warp, and its stores, complete in order, but stores and loads do not follow one another.
+    pipe = in_flight.who if writes or kind in ("mma", "cp") else -1
+    observer = Observer(in_flight.clock, pipe, in_flight.tensor, in_flight.shape)
     if kind == "mma" and not writes:
         # An operand in tensor memory is not in order with the accesses of the thread's other MMAs.
         record.shape = observer.shape = OPERAND
-    elif kind not in ("mma", "cp"):
-        # The loads of a warp, and its stores, complete in order, but stores and loads do not follow one another.
-        observer = Observer(in_flight.clock, in_flight.who if writes else -1, in_flight.tensor, in_flight.shape)
     written = True
     for block in regions:
         if isinstance(block, TensorBlock):

@@ -7,12 +7,16 @@ ISA lets the threads meet by relaxed operations.
 from __future__ import annotations
 
 import pytest
-from handovers import CLUSTER_BARRIER, Outcome, Table, only, outcome, wait
+from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
 from test_check_handovers_tensor import (
+    A_BYTES,
     AFTER,
+    B_BYTES,
     BEFORE,
     LD,
+    LOAD_BOTH,
     PREPARED,
+    READ_OR_REFILLED,
     RELAXED_CLUSTER_BARRIER,
     ST,
     WAIT_LD,
@@ -79,11 +83,52 @@ def multiply_load_expects(s) -> Outcome:
     return outcome(not s.after and "tmem-fence")
 
 
+def copy_multiply_copy(s) -> str:
+    """Thread 32 fills a stage, thread 64 multiplies it, thread 32 fills it again. bars: full, empty, passed on."""
+    arrive, acquire = ORDERS[s.order]
+    after = AFTER if s.after else ""
+    fill = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {A_BYTES + B_BYTES};"
+    fill += LOAD_BOTH.replace("BAR", "bars")
+    full, filled = wait("bars", order=acquire), ""
+    if s.passed_on:
+        filled = wait("bars") + BEFORE + f"mbarrier.arrive{arrive}.shared::cta.b64 _, [bars+16];"
+        full = wait("bars+16", order=acquire)
+    refill = wait("bars+8", order=acquire) + after + fill + wait("bars", 1)
+    return (
+        only("%thread eq 0", initialise(1, 1, 1))
+        + PREPARED
+        + allocated(1)
+        + only("%thread eq 32", fill + filled + refill)
+        + only("%thread eq 64", full + after + mma(1, 128, 16) + commit("bars+8") + wait("bars+8"))
+        + BEFORE
+        + CTA_BARRIER
+        + AFTER
+        + freed(1)
+    )
+
+
+def copy_multiply_copy_expects(s) -> Outcome:
+    """Operands lie in shared memory, which tcgen05.fence does not order. If nobody passes the first copy on, thread 32
+    has not waited for it, and the second one may overtake it.
+    """
+    relaxed = s.order == "relaxed"
+    return outcome(
+        relaxed and READ_OR_REFILLED,
+        relaxed and "stage-refilled-early",
+        relaxed and not s.passed_on and "race-shared",
+    )
+
+
 TABLES = [
     Table("a load, then an MMA", SWITCHES, load_multiply, load_multiply_expects, arguments=operands(128)),
     Table(
         "an MMA, then a load", {key: SWITCHES[key] for key in ("completed", "after", "order")}, multiply_load,
         multiply_load_expects, arguments=operands(128),
+    ),
+    Table(
+        "a copy, then an MMA, then a copy",
+        dict(order=("relaxed", "release"), after=(True, False), passed_on=(True, False)),
+        copy_multiply_copy, copy_multiply_copy_expects, threads=96, arguments=operands(128),
     ),
 ]  # fmt: skip
 
