@@ -18,6 +18,7 @@ from test_check_handovers_tensor import (
     ST,
     WAIT_LD,
     WAIT_ST,
+    WGMMA,
     allocated,
     commit,
     freed,
@@ -336,6 +337,18 @@ def pair_copies(form: str) -> str:
     )
 
 
+def stores_for_one_warpgroup(form: str) -> str:
+    """Two warpgroups store, and the first one multiplies, in each step, as ThunderKittens' backward pass for Hopper
+    does with dS. Does the second one wait for the product before it stores again?
+    """
+    steps = "mov.b32 %r1, data; shl.b32 %r2, %thread, 4; add.u32 %r1, %r1, %r2;"
+    for _ in range(2):
+        steps += "st.shared.v4.b32 [%r1], {0, 0, 0, 0};" + FENCE + CTA_BARRIER
+        steps += only("%warp lt 4", WGMMA + "wgmma.wait_group.sync.aligned 0;")
+        steps += CTA_BARRIER if form == "waits" else ""
+    return "".join(f"mov.f32 %f{n}, 0f00000000;" for n in range(4)) + steps
+
+
 def a_overwritten(form: str) -> str:
     """An MMA reads A in tensor memory, and one of another shape overwrites A, as CUTLASS's attention does."""
     first = mma(1, 128, 16, "%r11").replace("%d0, %d1, %r31", "[%r10], %d1, %r31")
@@ -465,6 +478,8 @@ EDGES = [
          two_multiplications, **CTA_OF_96),
     edge("copy of a pair", {"told": "", "own only": "stage-read-early"}, pair_copies, threads=96, grid=2, cluster=2,
          arguments=operands(128)),
+    edge("stores for one warpgroup", {"waits": "", "goes on": "stage-refilled-early"}, stores_for_one_warpgroup,
+         threads=256, targets=("sm_90a",)),
     edge("A overwritten by an MMA", {"wait": "", "one thread": "", "two threads": "tmem-race"}, a_overwritten,
          threads=128, arguments=operands(128)),
     edge("tcgen05.st before an MMA", {"wait": "", "no wait": "tmem-race", "no fence": ""},

@@ -210,3 +210,29 @@ def test_a_relaxed_barrier_tells_a_cta_that_its_peer_has_allocated():
     )
     found = table.disagreements("sm_100a", warnings=True)
     assert not found, "\n".join(found)
+
+
+def allocate_use(s) -> str:
+    """Warp 0 of each CTA of a pair allocates, and warp 1 uses the address, as in DeepGEMM's products with pairs."""
+    return (
+        CLUSTER_BARRIER
+        + only("%warp eq 0", "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [slot], 32;")
+        + {"release": CLUSTER_BARRIER, "relaxed": RELAXED_CLUSTER_BARRIER}[s.barrier]
+        + "ld.shared.b32 %r10, [slot];"
+        + only("%warp eq 1", "setp.ne.u32 %p1, %r10, 0; @%p1 trap;")
+        + CLUSTER_BARRIER
+        + freed(2)
+    )
+
+
+def test_a_relaxed_barrier_does_not_publish_the_address():
+    table = Table(
+        "an allocation, then its address",
+        dict(barrier=("release", "relaxed")),
+        allocate_use,
+        lambda s: outcome(s.barrier == "relaxed" and "race-shared"),
+        grid=2,
+        cluster=2,
+    )
+    found = table.disagreements("sm_100a", [("fifo", 0), ("random", 1)], warnings=True)
+    assert not found, "\n".join(found)
