@@ -106,7 +106,7 @@ def _no_capture() -> None:
     import torch
 
     torch.cuda.CUDAGraph = lambda: SimpleNamespace(replay=lambda: None)
-    torch.cuda.graph = lambda _, stream: torch.cuda.stream(stream)
+    torch.cuda.graph = lambda graph, pool=None, stream=None, **_: torch.cuda.stream(stream)
 
 
 def _one_call() -> None:
