@@ -12,6 +12,7 @@ import test_check_handovers_tensor
 import test_check_handovers_threads
 import test_check_lanes
 import test_check_public_bugs
+import test_check_tensor_fences
 import test_check_tensor_maps
 import test_check_tolerated
 from newest_ptxas import newest_ptxas
@@ -24,6 +25,7 @@ MODULES = (
     test_check_handovers_threads,
     test_check_lanes,
     test_check_public_bugs,
+    test_check_tensor_fences,
     test_check_tensor_maps,
     test_check_tolerated,
 )
