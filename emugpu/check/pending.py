@@ -10,7 +10,7 @@ The arrays know whole chunks only. If threads share a chunk and each keeps to it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ MOST = 1 << 14
 
 Chunks = NDArray[np.signedinteger[Any]]
 Several = Accesses | tuple[Access, ...]
+Known = Iterable[tuple[Access, Moment]]
+"""Accesses of threads, each with the thread's moment."""
 
 
 class _Pending(NamedTuple):
@@ -51,14 +53,16 @@ class PendingAccesses:
         histories: NDArray[np.int32],
         apply: Callable[[Access, Moment], bool],
         forget: Callable[[Chunks], None],
+        earlier: Callable[[], Known] | None = None,
     ) -> None:
         """``histories`` holds the number of each chunk's history, or 0 if nothing has accessed the chunk.
 
         ``apply`` adds an access to the histories; for a write it returns whether the write is the only access that the
         histories of its chunks need. ``forget`` clears the histories of chunks whose pending accesses begin with
-        writes.
+        writes. ``earlier`` makes accesses that come before all others; only the histories need them.
         """
         count = len(histories)
+        self._earlier = earlier
         self._apply, self._forget = apply, forget
         self._log: list[_Pending] = []
         self._length = 0
@@ -96,8 +100,7 @@ class PendingAccesses:
     def settle(self, chunks: Chunks) -> None:
         """Moves all pending accesses to the histories, because another kind of access will touch these chunks."""
         self._check()
-        if self._log:
-            self._hand_over()
+        self._hand_over()
         self._time[chunks] = UNKNOWN
 
     def leave_to_histories(self, moments: list[Moment]) -> None:
@@ -105,8 +108,7 @@ class PendingAccesses:
         at these moments.
         """
         self._check()
-        if self._log:
-            self._hand_over()
+        self._hand_over()
         for moment in moments:
             written = (self._writer == moment.who) & (self._time >= moment.time)
             read = np.zeros_like(written)
@@ -126,6 +128,11 @@ class PendingAccesses:
             self._hand_over()
 
     def _hand_over(self) -> None:
+        earlier, self._earlier = self._earlier, None
+        for event, moment in earlier() if earlier is not None else ():
+            self._apply(event, moment)
+        if not self._log:
+            return
         for accesses, mode, moment, _, _ in self._log:
             for event in accesses:
                 is_alone = self._apply(event, moment)

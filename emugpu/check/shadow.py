@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emugpu.check.clocks import Components
 from emugpu.check.history import GENERIC, TENSOR, Conflict, Histories, Observer, different
-from emugpu.check.pending import Chunks, PendingAccesses, Several, span
+from emugpu.check.pending import Chunks, Known, PendingAccesses, Several, span
 from emugpu.check.record import Record, scope_of
 from emugpu.check.threads import Moment
 from emugpu.emulator.machine.events import Access, GlobalBox
@@ -43,6 +43,10 @@ class ShadowMemory:
         self.divided: dict[int, list[int]] = {}
         self._on_step = on_step
         self._history_limit = HISTORY_LIMIT
+
+    def begin_with(self, earlier: Callable[[], Known]) -> None:
+        """Begins with accesses of the CTA that are in order among themselves and come before all others."""
+        self._pending = PendingAccesses(self.cells, self._apply, self._forget, earlier)
 
     def add_pending(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
         """Adds weak accesses by a thread of the CTA that owns the memory, all reads or all writes.
@@ -289,8 +293,6 @@ PENDING = 1 << 17
 
 Where = GlobalBox | tuple[NDArray[np.int64], int]
 """The box of a tensor map, or device addresses and the bytes at each of them."""
-Known = Iterable[tuple[Access, Moment]]
-"""Accesses of threads, each with the thread's moment."""
 SEVERAL = -1
 """Stands for the owners of a chunk if there are several."""
 READ_ONLY = -2

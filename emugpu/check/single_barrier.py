@@ -4,8 +4,8 @@ The emulator's access filter finds the accesses to shared memory of such a CTA t
 become events: the trace is kept, and a warp's knowledge follows from how often it has left the barrier, its *epoch*.
 Accesses of lanes that have diverged are certainly in order, too, as if the lanes were together. Strong accesses are
 like others if the kernel has none that orders accesses, and if the lanes are together. As soon as anything
-else happens in the CTA, everything that a finding can still name becomes events, and the other parts of the checker
-take over.
+else happens in the CTA, everything since its warps last met becomes events, and the other parts of the checker take
+over. They get what came before only if a finding may name it.
 """
 
 from __future__ import annotations
@@ -309,7 +309,8 @@ class SingleBarrierCtas:
         return one
 
     def _give_up(self, cluster: int, stopped_at: int | None = None) -> tuple[Numbers, list[events.Exited]]:
-        """Ends the single-barrier state of a CTA in which something else happens, and makes events of its kept trace.
+        """Ends the single-barrier state of a CTA in which something else happens, and makes events of its trace since
+        the last time that all its warps met. Shared memory gets the earlier accesses only if a finding may name them.
 
         The accesses to global memory have been handled already, except those of diverged lanes. ``stopped_at`` is the
         entry of the last part at which something else happened. Returns the CTA's entries from there on, and its exits,
@@ -318,6 +319,9 @@ class SingleBarrierCtas:
         one = self._drop(cluster)
         unmet: dict[int, list[tuple[int, int]]] = {}
         rest: Numbers = np.zeros(0, np.int64)
+        kept = [*self._kept(one, cluster)]
+        if self._begin_at(cluster, one, self._generations(kept, cluster, stopped_at)):
+            self._model.shared[cluster, 0].begin_with(partial(self._earlier, one, self._accesses_before(one, kept)))
         if one.site is not None:
             self._bring_up(cluster, one, one.site)
         for number, part, at in self._kept(one, cluster):
@@ -377,7 +381,20 @@ class SingleBarrierCtas:
         if since is None and not any(arrived):
             one.part, one.entry = self._forgotten + len(self._parts), -1
             return True
-        since = min(arrived, default=0) if since is None else since
+        return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)
+
+    def _generations(self, kept: list[tuple[int, _Part, Numbers]], cluster: int, stopped_at: int | None) -> int:
+        """Returns how many generations of a CTA's barrier were complete when it stopped, or 0 if the trace has none."""
+        for _, part, _ in reversed(kept):
+            at = part.completed[part.clusters[part.completed] == cluster]
+            if stopped_at is not None and part is self._parts[-1]:
+                at = at[at < stopped_at]
+            if len(at):
+                return int(part.batch.entries["value"][at[-1]]) + 1
+        return 0
+
+    def _begin_at(self, cluster: int, one: _SingleBarrierCta, since: int) -> bool:
+        """Lets the kept trace of a CTA begin when this many generations were complete. Returns False if it cannot."""
         if since <= one.since or len(one.filtered.warps) < len(one.own):
             return False
         for number, part in enumerate(self._parts):
@@ -388,6 +405,26 @@ class SingleBarrierCtas:
                 one.site = part.batch.trace.site(int(part.batch.entries["site"][at[0]]))
                 return True
         return False
+
+    def _accesses_before(self, one: _SingleBarrierCta, kept: Iterable[tuple[int, _Part, Numbers]]) -> list[Batch]:
+        """Returns the accesses to shared memory of a trace before the kept one begins."""
+        found = []
+        for number, part, at in kept:
+            if number > one.part:
+                break
+            at = at[at < one.entry] if number == one.part else at
+            entries = part.batch.entries[at]
+            is_access = np.isin(entries["kind"], [TraceEvent.ACCESS, TraceEvent.STRONG])
+            found.append(part.batch.select(at[is_access & (entries["flags"] & Traced.SHARED != 0)]))
+        return found
+
+    def _earlier(self, one: _SingleBarrierCta, parts: list[Batch]) -> Iterator[tuple[Access, Moment]]:
+        """Yields accesses, each with its moment."""
+        for part in parts:
+            for k, (warp, time) in enumerate(zip(*(part.entries[c].tolist() for c in ("warp", "number")), strict=True)):
+                moment = one.moment(self._filter.index_of(warp), time)
+                for event in part.accesses(k):
+                    yield event, moment
 
 
 def _add_unmet(unmet: dict[int, list[tuple[int, int]]], entries: NDArray[Any], taken: NDArray[np.bool_]) -> None:

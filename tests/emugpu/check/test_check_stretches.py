@@ -1,0 +1,64 @@
+"""What a CTA did before it hands something over: the checker keeps it, and looks at it only if a finding needs it."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from native_engine import library
+from ptx_programs import WORDS, module_of, source
+
+from emugpu.check import Checker
+from emugpu.check.shadow import ShadowMemory
+from emugpu.emulator import Device
+
+START = """
+shl.b32 %r3, %r0, 4; mov.u32 %r4, words; add.u32 %r3, %r3, %r4; xor.b32 %r5, %r0, 32; shl.b32 %r5, %r5, 4;
+add.u32 %r5, %r5, %r4; mov.u32 %r6, %ctaid.x; setp.eq.u32 %p1, %r0, 0;
+st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0};
+bar.sync 0;
+"""
+ROUND = """
+st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0};
+bar.sync 0;
+ld.shared.u32 %r7, [%r5];
+bar.sync 0;
+"""
+TICKET = """
+fence.acq_rel.gpu;
+bar.sync 0;
+@%p1 red.global.add.u32 [%rd0], 1;
+"""
+SPLIT = "@%p1 bra ON;\nld.shared.u32 %r8, [%r3];\nON:\n"
+SEND = "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd0+1024], [%r4], 1024;\n@%p1 cp.async.bulk.commit_group;"
+WAIT = "\n@%p1 cp.async.bulk.wait_group 0;"
+UNORDERED = ROUND.replace("\nbar.sync 0;\nld", "\nld")
+PROGRAMS = {
+    "rounds, then a ticket": (8 * ROUND + TICKET, ()),
+    "a round after the ticket": (ROUND + TICKET + ROUND, ()),
+    "lanes part in a round": (ROUND + SPLIT + 2 * ROUND + TICKET, ()),
+    "no barrier in the last round": (4 * ROUND + UNORDERED + TICKET, ("race-shared",)),
+    "no barrier in the first round": (UNORDERED + 4 * ROUND + TICKET, ("race-shared",)),
+    "no barrier after the ticket": (4 * ROUND + TICKET + UNORDERED, ("race-shared",)),
+    "a copy after a proxy fence": (ROUND + TICKET + "fence.proxy.async;\nbar.sync 0;\n" + SEND + WAIT, ()),
+    "a copy of what was stored before the ticket": (2 * ROUND + TICKET + SEND + WAIT, ("proxy-write-read",)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("grid", [1, 3])
+def test_a_ticket_ends_no_round(name, grid):
+    body, rules = PROGRAMS[name]
+    module = module_of(source(START + body + "\nst.global.u32 [%rd0+4], 7;\nret;", WORDS))
+    found = []
+    for engine in (None, library()):
+        checker, device = Checker(), Device(library=engine)
+        out = device.upload(np.zeros(1024, np.uint32))
+        with mock.patch.object(ShadowMemory, "_apply", autospec=True, side_effect=ShadowMemory._apply) as one_by_one:
+            device.launch(module, grid=grid, block=64, arguments=[out], sinks=[checker])
+        found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().errors})
+        if engine is not None and not rules and "copy" not in name:
+            assert not one_by_one.called
+    assert found[0] == found[1]
+    assert {rule for rule, *_ in found[0]} == set(rules)
