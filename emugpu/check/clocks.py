@@ -122,16 +122,18 @@ class Clock:
 
     def join(self, other: Clock, rows: slice = ALL) -> None:
         """Adds the knowledge of another clock, which may belong to another cluster."""
+        others = other.foreign or {}
         if other.space is self.space:
             self.rows = _joined(self.rows, other.rows, rows)
         else:
-            self._join_foreign(other.space, other.rows, rows)
-        if other.foreign:
-            for space, known in other.foreign.items():
-                if space is not self.space:
-                    self._join_foreign(space, known, rows)
-                else:
+            others = {**others, other.space: other.rows.copy()}
+        if others:
+            held = self.foreign = dict(self.foreign or {})
+            for space, known in others.items():
+                if space is self.space:
                     self.rows = _joined(self.rows, known, rows)
+                else:
+                    held[space] = _with_news(held.get(space), known, rows)
 
     def learn(self, other: Clock, components: Sequence[int]) -> None:
         """Adds what another clock of the cluster knows of some components."""
@@ -148,13 +150,6 @@ class Clock:
         pairs += [(held.get(space, nothing), rows) for space, rows in (other.foreign or {}).items()]
         return any(_exceeds(theirs[ORDER], mine[ORDER]) for mine, theirs in pairs)
 
-    def _join_foreign(self, space: Components, known: Rows, rows: slice) -> None:
-        """Adds the rows of another cluster. Clocks share these rows, so this method replaces them."""
-        held = self.foreign.get(space) if self.foreign else None
-        self.foreign = dict(self.foreign or {})
-        mine = np.zeros_like(known) if held is None else held.copy()
-        self.foreign[space] = _joined(mine, known, rows)
-
 
 def _executed(rows: Rows) -> Rows:
     made = np.zeros_like(rows)
@@ -169,6 +164,19 @@ def _joined(mine: Rows, other: Rows, rows: slice) -> Rows:
     part = mine[rows, :width]
     np.maximum(part, other[rows], out=part)
     return mine
+
+
+def _with_news(held: Rows | None, known: Rows, rows: slice) -> Rows:
+    """Returns what a clock knows of another cluster after it has learned more. Clocks share these rows, so they never
+    change.
+    """
+    if held is known or (held is None and rows == ALL):
+        return known
+    mine = np.zeros_like(known) if held is None else held
+    width = min(known.shape[1], mine.shape[1])
+    if (known[rows, :width] <= mine[rows, :width]).all() and not known[rows, width:].any():
+        return mine
+    return _joined(mine.copy(), known, rows)
 
 
 def widened(rows: Rows, width: int) -> Rows:

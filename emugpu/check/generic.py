@@ -271,20 +271,28 @@ class GenericProxy:
         if event.space == "global":
             self.model.flags.read(event.where, (thread.clock.space, thread.own, thread.time), scope, site)
         for place in self._places(event):
-            for released in self._flags.get(place, ()):
-                thread.heard = site
+            held = self._flags.get(place)
+            if not held:
+                continue
+            is_known = not thread.behind and thread.learned.get((place, site.index)) is held
+            thread.learned[place, site.index] = held
+            thread.heard = site
+            thread.version += 1
+            for released in held:
                 needed = needed_scope(released.agent, agent)
                 meets = min(scope, released.written) >= needed
                 rows = ALL if meets and released.scope >= needed else NARROW
-                if site.semantics in ACQUIRES and meets:
-                    thread.acquire(released.clock, rows)
-                    if released.agent[:3] == agent[:3]:
-                        self._lanes.meet(agent)
-                else:
-                    thread.acquire(released.clock, RELAXED)
-                    if meets and released.scope != WEAK:
-                        thread.pending.append(Found(released.clock, rows, needed, agent.lanes, site))
-                        thread.heard_own |= released.agent[:3] == agent[:3]
+                acquires = site.semantics in ACQUIRES and meets
+                if not is_known:
+                    thread.acquire(released.clock, rows if acquires else RELAXED)
+                is_own = released.agent[:3] == agent[:3]
+                if acquires and is_own:
+                    self._lanes.meet(agent)
+                elif not acquires and meets and released.scope != WEAK:
+                    found = Found(released.clock, rows, needed, agent.lanes, site)
+                    if found not in thread.pending:
+                        thread.pending.append(found)
+                    thread.heard_own |= is_own
 
     def overwrite(self, stores: Iterable[Access]) -> None:
         """Weak stores delete what strong writes to the same places have released."""

@@ -98,6 +98,7 @@ class Thread:
     ``unmet`` holds its moments with accesses since the lanes of its warp met. ``fence`` is its last fence: the
     component, the time, and what was unmet then. ``behind`` holds the lanes that know less than ``clock``. ``heard`` is
     the last instruction by which the thread has learned something since it split, ``heard_together`` the last before.
+    ``learned`` holds what was released at the places that it polls, by place and instruction, as it last found it.
     """
 
     own: int
@@ -115,6 +116,7 @@ class Thread:
     behind: tuple[Behind, ...] = ()
     heard: Site | None = None
     heard_together: Site | None = None
+    learned: dict[tuple[object, int], object] = field(default_factory=dict)
     _moment: Moment | None = None
     _is_shared: bool = False
 
