@@ -12,15 +12,16 @@ agent knows that the read was issued.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.clocks import ORDER, VISIBLE, Clock, Rows, column
+from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
 from emugpu.check.record import WEAK, Record
 from emugpu.check.same_values import are_alike, has_one_value, repeats
 from emugpu.check.signals_for_lanes import Behind
@@ -52,6 +53,10 @@ class Observer:
     tensor: Rows | None = None
     shape: object = None
     behind: tuple[Behind, ...] = ()
+
+    def clusters(self) -> tuple[Components, ...]:
+        """Returns the components of the clusters of which the agent may know an action."""
+        return (self.clock.space, *(self.clock.foreign or ()))
 
     def misses(self, write: Record) -> str:
         """Returns why the read of a tensor map does not see an earlier write, or ""."""
@@ -104,20 +109,25 @@ class Reads(NamedTuple):
         return self.first.knew(write)
 
 
+Alike = Mapping[Components, Mapping[int, Record]]
+NO_WRITES: Alike = MappingProxyType({})
+
+
 class AccessHistory(NamedTuple):
     """The accesses to a place.
 
     ``writes`` holds the last write and the writes unordered with it, ``reads`` the reads since then and the unordered
     ones, and ``old`` the writes and reads of the previous generation. ``found`` holds the strong reads that have found
     the value of the last write, the first of each component; an atomic has found its own. ``alike`` holds
-    the first write of each component among the unordered ones that ``writes`` has no room for, if all write the same.
+    the first write of each component among the unordered ones that ``writes`` has no room for, if all write the same,
+    by the components' cluster and number.
     """
 
     writes: tuple[Record, ...] = ()
     reads: tuple[Reads, ...] = ()
     old: tuple[tuple[Record, ...], tuple[Reads, ...]] | None = None
     found: tuple[Record, ...] = ()
-    alike: tuple[Record, ...] = ()
+    alike: Alike = NO_WRITES
 
     def is_found(self, number: int, observer: Observer) -> bool:
         """Returns whether an observer follows a strong read that has found the write of this number in ``writes``.
@@ -151,7 +161,7 @@ def note_replaced(write: Record, earlier: Iterable[Record], unordered: Iterable[
     for one in earlier:
         stamp = (one.space, one.who, one.time)
         write.replaced |= one.replaced if repeats(one, write) else {stamp}
-    stamps = chain.from_iterable(one.replaced for one in unordered)
+    stamps = {stamp for one in unordered if one.replaced for stamp in one.replaced}
     write.is_doubtful |= not all(clock.knows(*stamp, ORDER) for stamp in stamps)
 
 
@@ -173,6 +183,32 @@ def different(numbers: NDArray[np.int32]) -> list[int]:
     """Returns the distinct numbers, ascending."""
     ordered = np.sort(numbers)
     return [int(ordered[0]), *ordered[1:][ordered[1:] != ordered[:-1]].tolist()]
+
+
+def _of_clusters(alike: Alike, clusters: Iterable[Components]) -> Iterator[Iterable[Record]]:
+    """Yields the writes by components of some clusters."""
+    return (alike[space].values() for space in clusters if space in alike)
+
+
+def _without_ordered(alike: Alike, observer: Observer) -> Alike:
+    """Returns the writes that an observer does not follow."""
+    if not alike:
+        return alike
+    left = dict(alike)
+    for space in observer.clusters():
+        writes = left.pop(space, {})
+        kept = {who: one for who, one in writes.items() if not observer.follows(one)}
+        if kept:
+            left[space] = kept
+    return left
+
+
+def _with_writes(alike: Alike, writes: Sequence[Record]) -> Alike:
+    """Adds writes, the latest first, of components that have none yet."""
+    found = dict(alike)
+    for one in reversed(writes):
+        found[one.space] = {one.who: one, **found.get(one.space, {})}
+    return found
 
 
 class Conflict(NamedTuple):
@@ -252,7 +288,8 @@ class Histories:
             elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
                 is_late = _is_late(read, write, old_writes, old_reads)
-                is_alike = is_sure(write, chain(history.writes, history.alike), observer.sees)
+                seen = chain(history.writes, *_of_clusters(history.alike, observer.clusters()))
+                is_alike = is_sure(write, seen, observer.sees)
                 self.conflicts.append(Conflict(write, read, is_late, "one", is_alike))
         history = history.with_finder(read)
         for n, entry in enumerate(history.reads):
@@ -282,9 +319,9 @@ class Histories:
                 kept_writes.append(earlier)
                 if not earlier.agrees(write):
                     self.conflicts.append(Conflict(earlier, write, False))
-        alike = [one for one in history.alike if not observer.follows(one)]
-        unordered = [*kept_writes, *alike]
+        alike = _without_ordered(history.alike, observer)
         if write.stored is not None:
+            unordered = chain(kept_writes, *_of_clusters(alike, alike))
             note_replaced(write, (one for one in history.writes if one not in kept_writes), unordered, observer.clock)
         keeps_all = len(history.reads) < READS_KEPT
         for entry in history.reads:
@@ -297,14 +334,14 @@ class Histories:
             if not read.agrees(write):
                 is_late = _is_late(read, write, history.writes, history.reads)
                 reads: Literal["one", "of warp"] = "one" if entry.is_one else "of warp"
-                is_alike = is_sure(write, unordered, entry.saw)
+                others = chain(kept_writes, *_of_clusters(alike, [read.space]))
+                is_alike = is_sure(write, others, entry.saw)
                 self.conflicts.append(Conflict(read, write, is_late, reads if keeps_all else "any", is_alike))
         writes = (write, *kept_writes[:UNORDERED_KEPT])
         new = AccessHistory(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
         dropped = kept_writes[UNORDERED_KEPT:]
         if (dropped or alike) and kept_writes and all(are_alike(write, one) for one in kept_writes):
-            first = {(one.space, one.who): one for one in (*dropped, *alike)}
-            new = new._replace(alike=tuple(first.values()))
+            new = new._replace(alike=_with_writes(alike, dropped))
         return new
 
     def keep_only(self, numbers: Iterable[int]) -> NDArray[np.int32]:

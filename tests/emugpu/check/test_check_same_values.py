@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from native_engine import library
 from ptx_programs import source
 
 from emugpu.check import Checker
-from emugpu.check.history import UNORDERED_KEPT
+from emugpu.check.history import UNORDERED_KEPT, Observer
 from emugpu.emulator import Device, Module
 
 START = """
@@ -121,3 +123,16 @@ def test_lanes_of_ctas_that_store_different_values_at_one_address_race(text, is_
     device.launch(Module.from_text(kernel), grid=2, block=32, arguments=[out], sinks=[checker])
     severity = "error" if is_race else "note"
     assert {(one.rule, one.severity) for one in checker.report().findings} == {("race-global", severity)}
+
+
+def test_the_work_for_equal_stores_grows_with_the_ctas_and_not_with_their_square():
+    asked = []
+    for ctas in (100, 200):
+        device, checker = Device(), Checker()
+        out = device.upload(np.zeros(4096, np.uint32), "out")
+        module = Module.from_text(source("mov.b32 %r5, 42; st.global.b32 [%rd0], %r5; ret;"))
+        with mock.patch.object(Observer, "follows", autospec=True, side_effect=Observer.follows) as follows:
+            device.launch(module, grid=ctas, block=64, arguments=[out], sinks=[checker])
+            assert {one.severity for one in checker.report().findings} == {"note"}
+        asked.append(follows.call_count)
+    assert asked[1] < 2.5 * asked[0]
