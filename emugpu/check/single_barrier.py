@@ -1,9 +1,11 @@
-"""Single-barrier CTAs: so far, their warps have only loaded, stored, diverged, reconverged, and met at one barrier.
+"""Single-barrier CTAs: so far, their warps have only loaded, stored, fenced, diverged, reconverged, and met at one
+barrier.
 
 The emulator's access filter finds the accesses to shared memory of such a CTA that are certainly in order. These do not
 become events: the trace is kept, and a warp's knowledge follows from how often it has left the barrier, its *epoch*.
 Accesses of lanes that have diverged are certainly in order, too, as if the lanes were together. Strong accesses are
-like others if the kernel has none that orders accesses, and if the lanes are together. As soon as anything
+like others if the kernel has none that orders accesses, and if the lanes are together. A fence orders nothing before a
+strong access follows it; until then it is one entry of the trace, and a tick of its warp's time. As soon as anything
 else happens in the CTA, everything since its warps last met becomes events, and the other parts of the checker take
 over. They get what came before only if a finding may name it.
 """
@@ -54,6 +56,8 @@ class _SingleBarrierCta:
         self.parts: list[int] = []
         self.site: Site | None = None
         self.own = [warp.parts[0].own for warp in cta.warps.values()]
+        self.fences: list[list[tuple[int, events.Fenced]]] = [[] for _ in self.own]
+        """The fences of each warp, with their times."""
         self.arrivals: list[list[int]] = [[] for _ in self.own]
         """The times at which each warp has arrived at the barrier."""
         self._moments: dict[tuple[int, int], Moment] = {}
@@ -161,6 +165,10 @@ class SingleBarrierCtas:
         others, accesses, exits, completed, arrivals = self._filter.filter(batch)
         for warp, time in arrivals:
             self._of(warp).arrivals[self._filter.index_of(warp)].append(time)
+        fences = np.flatnonzero((batch.entries["kind"] == TraceEvent.FENCED) & (batch.entries["number"] > 0))
+        for _, _, warp, lanes, site, *_, time, _ in batch.entries[fences].tolist():
+            fenced = events.Fenced(batch.trace.agent(warp, lanes), batch.trace.site(site))
+            self._of(warp).fences[self._filter.index_of(warp)].append((time, fenced))
         for _, _, warp, lanes, *_ in batch.entries[exits].tolist():
             self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
         clusters = self._clusters[batch.entries["warp"]]
@@ -317,7 +325,6 @@ class SingleBarrierCtas:
         which the caller passes on.
         """
         one = self._drop(cluster)
-        unmet: dict[int, list[tuple[int, int]]] = {}
         rest: Numbers = np.zeros(0, np.int64)
         kept = [*self._kept(one, cluster)]
         if self._begin_at(cluster, one, self._generations(kept, cluster, stopped_at)):
@@ -328,12 +335,20 @@ class SingleBarrierCtas:
             if stopped_at is not None and part is self._parts[-1]:
                 at, rest = at[at < stopped_at], at[at >= stopped_at]
                 rest = rest[part.batch.entries["kind"][rest] != TraceEvent.EXITED]
-            entries = part.batch.entries[at]
-            is_taken = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
-            is_taken &= ~self._is_since_split(number, entries["warp"], at)
-            self._pass_on(part.batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
-            _add_unmet(unmet, entries, is_taken)
-        for warp, accesses in unmet.items():
+            fences = np.flatnonzero(part.batch.entries["kind"][at] == TraceEvent.FENCED)
+            for some in np.split(at, fences):
+                self._pass_on_kept(cluster, one, number, part.batch, some)
+        return rest, one.exits
+
+    def _pass_on_kept(
+        self, cluster: int, one: _SingleBarrierCta, number: int, batch: Batch, at: NDArray[np.int64]
+    ) -> None:
+        """Makes events of entries of a kept part, of which at most the first one is a fence."""
+        entries = batch.entries[at]
+        is_taken = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
+        is_taken &= ~self._is_since_split(number, entries["warp"], at)
+        self._pass_on(batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
+        for warp, accesses in _unmet(entries, is_taken).items():
             index = self._filter.index_of(warp)
             for thread in self._model.threads.cta(cluster, 0).warps[index].parts:
                 for time, lanes in accesses:
@@ -341,7 +356,6 @@ class SingleBarrierCtas:
                     moment.lanes |= lanes
                     if moment not in thread.unmet:
                         thread.unmet.append(moment)
-        return rest, one.exits
 
     def _kept(self, one: _SingleBarrierCta, cluster: int) -> Iterator[tuple[int, _Part, Numbers]]:
         """Yields the kept parts of a CTA's trace: the number, the part, and the CTA's entries in it."""
@@ -354,7 +368,12 @@ class SingleBarrierCtas:
         """Sets the threads to their knowledge at the start of the kept trace, where all wait at the barrier."""
         warps = self._model.threads.cta(cluster, 0).warps
         for index, warp in warps.items():
-            warp.parts[0].become(one.moment(index, one.arrivals[index][one.since - 1]))
+            arrived = one.arrivals[index][one.since - 1]
+            for time, fenced in one.fences[index]:
+                if time < arrived:
+                    warp.parts[0].become(one.moment(index, time))
+                    self._take[events.Fenced](fenced)
+            warp.parts[0].become(one.moment(index, arrived))
         for index in warps:
             arrival = events.GroupArrived(Agent(cluster, 0, index, FULL_MASK), site, 0, one.since - 1, True)
             self._take[events.GroupArrived](arrival)
@@ -427,18 +446,18 @@ class SingleBarrierCtas:
                     yield event, moment
 
 
-def _add_unmet(unmet: dict[int, list[tuple[int, int]]], entries: NDArray[Any], taken: NDArray[np.bool_]) -> None:
-    """Adds the accesses to global memory of a part of the trace, as times and lanes by warp.
+def _unmet(entries: NDArray[Any], taken: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+    """Returns the accesses to global memory among some entries, as times and lanes by warp.
 
-    Those of a warp before its lanes met for the last time are dropped.
+    Those of a warp before its lanes met for the last time are left out.
     """
     meets = (entries["kind"] == TraceEvent.SYNCED) | (entries["kind"] == TraceEvent.LEFT)
-    for warp in np.unique(entries["warp"]).tolist():
+    found = {}
+    for warp in np.unique(entries["warp"][taken]).tolist():
         mine = entries["warp"] == warp
-        at = np.flatnonzero(mine & taken)
         met = np.flatnonzero(mine & meets)
-        if len(met):
-            unmet[warp] = []
-            at = at[at > met[-1]]
+        at = np.flatnonzero(mine & taken)
+        at = at[at > met[-1]] if len(met) else at
         times_and_lanes = set(zip(entries["number"][at].tolist(), entries["lanes"][at].tolist(), strict=True))
-        unmet.setdefault(warp, []).extend(sorted(times_and_lanes))
+        found[warp] = sorted(times_and_lanes)
+    return found

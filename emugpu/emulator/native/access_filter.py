@@ -1,7 +1,7 @@
 """The access filter finds traced accesses that are certainly in order, so that a reader can skip them.
 
 A reader of the trace names CTAs, and passes the parts of the trace one after the other (`AccessFilter.filter`). As long
-as the warps of such a CTA only load, store, diverge, reconverge, and meet at one barrier of all of them, the filter
+as the warps of such a CTA only load, store, fence, diverge, reconverge, and meet at one barrier of all, the filter
 knows which accesses to shared memory are in order: those with the barrier in between, those of one lane, and those of
 lanes of a warp that have met in between. Strong accesses need no order among themselves. The filter stops at a CTA when
 anything else happens, or when an access may be out of order; the reader judges the rest.
@@ -32,7 +32,8 @@ class Filtered(NamedTuple):
 
     ``others`` are entries of CTAs that are not filtered. The other lists belong to filtered CTAs: accesses to global
     memory; exits of warps; ``completed``, the ends of generations of the barrier; ``arrivals`` at the barrier, as pairs
-    of a warp's number and its time. (A warp's time increases by one when it arrives and when its lanes diverge.)
+    of a warp's number and its time. (A warp's time increases by one when it arrives, at a fence, and when its lanes
+    diverge.)
     """
 
     others: Numbers

@@ -229,6 +229,7 @@ class TraceEvent(IntEnum):
     """An event that Python made and keeps."""
     STRONG = 11
     """A strong access or an atomic, with the flags of an access. An atomic stores a value for each lane."""
+    FENCED = 12
 
 
 class Traced(IntEnum):
@@ -281,10 +282,10 @@ class FilterCall(Counted):
 class FilteredWarp(Counted):
     """A traced warp, by its number.
 
-    TIME: how often it has arrived or diverged, plus 1; if it is diverged, this is the time of the lanes HOLDER.
-    INTERVAL: its number until its lanes meet again. APART: the number of its fragments minus one, since the entry
-    SPLIT_AT, or -1 for an earlier part of the trace. Since then, LANES: the first lanes that accessed global memory;
-    ALSO: whether others did; STORED: whether any of them stored there.
+    TIME: how often it has arrived, diverged or executed a fence, plus 1; if it is diverged, this is the time of the
+    lanes HOLDER. INTERVAL: its number until its lanes meet again. APART: the number of its fragments minus one, since
+    the entry SPLIT_AT, or -1 for an earlier part of the trace. Since then, LANES: the first lanes that accessed global
+    memory; ALSO: whether others did; STORED: whether any of them stored there.
     """
 
     CTA = auto()

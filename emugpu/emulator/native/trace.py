@@ -40,6 +40,8 @@ _FILLED = (
     (Context.TRACE_CHUNKS_USED, Context.TRACE_CHUNKS_ROOM),
 )  # fmt: skip
 _NOBODY = Agent(-1, -1, -1, 0)
+OTHER_FENCES = ("proxy", "mbarrier_init")
+"""Fences that are no memory barrier of threads have no entry of their own."""
 MODES = {"ld": "read", "st": "write", "atom": "atomic"}
 SPACES = {"shared": Traced.SHARED, "global": Traced.GLOBAL, "local": Traced.LOCAL}
 _OF_SPACE = sum(SPACES.values())
@@ -256,6 +258,8 @@ class Trace:
             return events.WarpSynced(agent, site, value)
         if kind == TraceEvent.EXITED:
             return events.Exited(agent)
+        if kind == TraceEvent.FENCED:
+            return events.Fenced(agent, site)
         parts = tuple(self.agent(warp, mask) for mask in words[value : value + number].tolist())
         return events.Diverged(agent, parts) if kind == TraceEvent.DIVERGED else events.Rejoined(parts, agent)
 
@@ -384,6 +388,8 @@ def _entry_of(event: Any) -> tuple[TraceEvent, Agent, int, int, int] | None:
             return TraceEvent.EXITED, event.agent, -1, 0, 0
         case events.WarpSynced():
             return TraceEvent.SYNCED, event.agent, event.site.index, event.members, 0
+        case events.Fenced(site=Site(opcode="fence" | "membar")) if event.site.modifiers[0] not in OTHER_FENCES:
+            return TraceEvent.FENCED, event.agent, event.site.index, 0, 0
         case events.GroupArrived(waits=True) if event.barrier >= 0:
             return TraceEvent.ARRIVED, event.agent, event.site.index, event.generation, event.barrier
         case events.GroupLeft() if event.barrier >= 0:

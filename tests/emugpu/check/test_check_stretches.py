@@ -10,6 +10,7 @@ from native_engine import library
 from ptx_programs import WORDS, module_of, source
 
 from emugpu.check import Checker
+from emugpu.check.generic import GenericProxy
 from emugpu.check.shadow import ShadowMemory
 from emugpu.emulator import Device
 
@@ -60,5 +61,57 @@ def test_a_ticket_ends_no_round(name, grid):
         found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().errors})
         if engine is not None and not rules and "copy" not in name:
             assert not one_by_one.called
+    assert found[0] == found[1]
+    assert {rule for rule, *_ in found[0]} == set(rules)
+
+
+FENCE = "fence.acq_rel.gpu;\n"
+OWN = "st.global.u32 [%rd1], %r0;\nld.global.u32 %r7, [%rd1];\n"
+FLAG = "@%p2 st.volatile.global.u32 [%rd0+8], 1;\n"
+STORE = "@%p2 st.global.u32 [%rd0+4], 7;\n"
+FIND = """
+@%p3 bra END;
+POLL: ld.volatile.global.u32 %r7, [%rd0+8];
+setp.eq.u32 %p4, %r7, 0;
+@%p4 bra POLL;
+fence.acq_rel.gpu;
+ld.global.u32 %r7, [%rd0+4];
+st.global.u32 [%rd1+4], %r7;
+END:
+"""
+FENCED = {
+    "a fence in each round, and no flag": (4 * (ROUND + OWN + FENCE), True, ()),
+    "a membar first, and no flag": ("membar.gl;\n" + 4 * (ROUND + OWN), True, ()),
+    "a store, a fence, rounds and the flag": (STORE + FENCE + 2 * ROUND + FLAG + FIND, False, ()),
+    "a store, a fence and the flag": (STORE + FENCE + FLAG + FIND, False, ()),
+    "a fence, a store, rounds and the flag": (FENCE + STORE + 2 * ROUND + FLAG + FIND, False, ("race-global",)),
+    "a fence, rounds, a store and the flag": (FENCE + 2 * ROUND + STORE + FLAG + FIND, False, ("race-global",)),
+    "a store, a fence of the CTA, rounds and the flag": (
+        STORE + FENCE.replace("gpu", "cta") + 2 * ROUND + FLAG + FIND, False, ("scope",)),
+    "a wide fence, then a narrow one": (
+        STORE + FENCE + ROUND + FENCE.replace("gpu", "cta") + ROUND + FLAG + FIND, False, ("scope",)),
+    "a store by all lanes, a fence and the flag of one": (
+        STORE.replace("p2", "p5") + FENCE + FLAG + FIND, False, ("signal-for-lanes",)),
+    "a store by all lanes, a fence, rounds and the flag of one": (
+        STORE.replace("p2", "p5") + FENCE + 2 * ROUND + FLAG + FIND, False, ()),
+}  # fmt: skip
+PLACES = """
+mad.lo.u32 %r9, %r6, 64, %r0; mul.wide.u32 %rd1, %r9, 16; add.s64 %rd1, %rd1, %rd0; add.s64 %rd1, %rd1, 4096;
+setp.eq.u32 %p3, %r6, 0; and.pred %p2, %p1, %p3; setp.lt.u32 %p5, %r0, 32; and.pred %p5, %p5, %p3;
+"""
+
+
+@pytest.mark.parametrize("name", FENCED)
+def test_a_fence_without_a_flag_ends_nothing(name):
+    body, is_quiet, rules = FENCED[name]
+    module = module_of(source(START + PLACES + body + "\nret;", WORDS))
+    found = []
+    for engine in (None, library()):
+        checker, device = Checker(), Device(library=engine)
+        out = device.upload(np.zeros(4096, np.uint32))
+        with mock.patch.object(GenericProxy, "accesses", autospec=True, side_effect=GenericProxy.accesses) as runs:
+            device.launch(module, grid=2, block=64, arguments=[out], sinks=[checker])
+        assert not (engine is not None and is_quiet and runs.called), "nothing is checked one by one"
+        found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().findings})
     assert found[0] == found[1]
     assert {rule for rule, *_ in found[0]} == set(rules)

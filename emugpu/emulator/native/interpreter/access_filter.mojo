@@ -1,6 +1,6 @@
 """The access filter finds accesses of the trace that a reader can skip, because they are certainly in order.
 
-It examines single-barrier CTAs, whose warps have only loaded, stored and met at one barrier of all of them, and
+It examines single-barrier CTAs, whose warps have only loaded, stored, fenced and met at one barrier of all of them, and
 their accesses to their own shared memory. `access_filter.py` passes it the CTAs and the trace.
 
 A warp's *epoch* is the number of times that it has left the barrier. An access of another warp in an earlier epoch
@@ -231,7 +231,7 @@ def begin_interval(w: Bytes, cta: Bytes) -> Bool:
 
 @inline(.always)
 def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
-    """Handles other events of a warp: meeting at barrier 0 with all warps, exiting, diverging and reconverging.
+    """Handles other events of a warp: meeting at barrier 0 with all warps, fences, exiting, diverging and reconverging.
     Returns False for any other event.
     """
     var kind = half(e, 0)
@@ -265,6 +265,10 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
         return True
     if look(w, WARP_APART) != 0:
         return False
+    if kind == EVENT_FENCED:
+        set[DType.int32](e, 36, Int32(look(w, WARP_TIME)))
+        note(w, WARP_TIME, look(w, WARP_TIME) + 1)
+        return True
     if kind == EVENT_ARRIVED:
         if number != 0 or value != look(w, WARP_ARRIVED) or look(cta, FILTERED_EXITED) != 0:
             return False
