@@ -18,10 +18,9 @@ from emugpu.check.flags import Flags
 from emugpu.check.footprint import Footprint, kind_of
 from emugpu.check.history import Conflict, Observer
 from emugpu.check.mbarrier import TrackedMBarrier
-from emugpu.check.pending import Chunks
+from emugpu.check.pending import Chunks, Known
 from emugpu.check.record import ACQUIRES, RELEASES, WEAK, Record
 from emugpu.check.shadow import (
-    Known,
     ShadowAllocation,
     ShadowMemory,
     ShadowTensorMemory,
