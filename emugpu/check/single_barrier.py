@@ -398,6 +398,8 @@ class SingleBarrierCtas:
         if self._filter.is_split(one.filtered):
             return False
         if since is None and not any(arrived):
+            if any(one.fences):
+                return False  # a later flag releases what came before them, and only the trace says what that is
             one.part, one.entry = self._forgotten + len(self._parts), -1
             return True
         return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)

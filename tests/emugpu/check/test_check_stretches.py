@@ -9,10 +9,11 @@ import pytest
 from native_engine import library
 from ptx_programs import WORDS, module_of, source
 
-from emugpu.check import Checker
+from emugpu.check import Checker, single_barrier
 from emugpu.check.generic import GenericProxy
 from emugpu.check.shadow import ShadowMemory
 from emugpu.emulator import Device
+from emugpu.emulator.native import trace
 
 START = """
 shl.b32 %r3, %r0, 4; mov.u32 %r4, words; add.u32 %r3, %r3, %r4; xor.b32 %r5, %r0, 32; shl.b32 %r5, %r5, 4;
@@ -88,8 +89,6 @@ FENCED = {
     "a fence, rounds, a store and the flag": (FENCE + 2 * ROUND + STORE + FLAG + FIND, False, ("race-global",)),
     "a store, a fence of the CTA, rounds and the flag": (
         STORE + FENCE.replace("gpu", "cta") + 2 * ROUND + FLAG + FIND, False, ("scope",)),
-    "a wide fence, then a narrow one": (
-        STORE + FENCE + ROUND + FENCE.replace("gpu", "cta") + ROUND + FLAG + FIND, False, ("scope",)),
     "a store by all lanes, a fence and the flag of one": (
         STORE.replace("p2", "p5") + FENCE + FLAG + FIND, False, ("signal-for-lanes",)),
     "a store by all lanes, a fence, rounds and the flag of one": (
@@ -112,6 +111,39 @@ def test_a_fence_without_a_flag_ends_nothing(name):
         with mock.patch.object(GenericProxy, "accesses", autospec=True, side_effect=GenericProxy.accesses) as runs:
             device.launch(module, grid=2, block=64, arguments=[out], sinks=[checker])
         assert not (engine is not None and is_quiet and runs.called), "nothing is checked one by one"
+        found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().findings})
+    assert found[0] == found[1]
+    assert {rule for rule, *_ in found[0]} == set(rules)
+
+
+ORIGIN = "mov.u32 %r6, %ctaid.x; setp.eq.u32 %p1, %r0, 0;"
+LONG = """
+mov.u32 %r10, 0;
+MORE: STORE
+ld.global.u32 %r7, [%rd1];
+fence.acq_rel.gpu;
+add.u32 %r10, %r10, 1;
+setp.lt.u32 %p6, %r10, 100;
+@%p6 bra MORE;
+"""
+LONG_LOOPS = {
+    "one lane stores": (LONG.replace("STORE", STORE), ()),
+    "all lanes store": (LONG.replace("STORE", STORE.replace("p2", "p5")), ("signal-for-lanes",)),
+    "it stores once more": (LONG.replace("STORE", STORE) + STORE, ("race-global",)),
+}
+
+
+@pytest.mark.parametrize("name", LONG_LOOPS)
+def test_a_long_loop_of_fences_without_a_barrier_is_not_forgotten(monkeypatch, name):
+    monkeypatch.setattr(trace, "ENTRIES", 64)
+    monkeypatch.setattr(single_barrier, "KEPT", 100)
+    body, rules = LONG_LOOPS[name]
+    module = module_of(source(ORIGIN + PLACES + body + FLAG + FIND + "\nret;"))
+    found = []
+    for engine in (None, library()):
+        checker, device = Checker(), Device(library=engine)
+        out = device.upload(np.zeros(4096, np.uint32))
+        device.launch(module, grid=2, block=64, arguments=[out], sinks=[checker])
         found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().findings})
     assert found[0] == found[1]
     assert {rule for rule, *_ in found[0]} == set(rules)
