@@ -78,6 +78,15 @@ class _SingleBarrierCta:
             found = self._moments[warp, time] = Moment(clock, self.own[warp], time)
         return found
 
+    def drop_fences(self) -> None:
+        """Drops fences before the kept trace, except the last one by each instruction: every thread that can learn of
+        an earlier one learns of the last one, too.
+        """
+        for number, fences in enumerate(self.fences):
+            arrived = self.arrivals[number][self.since - 1]
+            last = {fenced.site.index: time for time, fenced in fences if time < arrived}
+            self.fences[number] = [one for one in fences if one[0] >= last.get(one[1].site.index, 0)]
+
 
 @dataclass(eq=False)
 class _Part:
@@ -424,6 +433,7 @@ class SingleBarrierCtas:
             if len(at):
                 one.part, one.entry, one.since = self._forgotten + number, int(at[0]), since
                 one.site = part.batch.trace.site(int(part.batch.entries["site"][at[0]]))
+                one.drop_fences()
                 return True
         return False
 

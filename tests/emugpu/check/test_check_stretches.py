@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -147,3 +148,25 @@ def test_a_long_loop_of_fences_without_a_barrier_is_not_forgotten(monkeypatch, n
         found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().findings})
     assert found[0] == found[1]
     assert {rule for rule, *_ in found[0]} == set(rules)
+
+
+def test_of_the_fences_of_a_long_loop_few_are_kept(monkeypatch):
+    monkeypatch.setattr(trace, "ENTRIES", 64)
+    monkeypatch.setattr(single_barrier, "KEPT", 100)
+    kept: list[int] = []
+    move = single_barrier.SingleBarrierCtas._move
+
+    def _move(self: single_barrier.SingleBarrierCtas, cluster: int, one: Any) -> bool:
+        has_moved = move(self, cluster, one)
+        kept.extend(map(len, one.fences))
+        return has_moved
+
+    monkeypatch.setattr(single_barrier.SingleBarrierCtas, "_move", _move)
+    loop = LONG.replace("STORE", "bar.sync 0;")
+    module = module_of(
+        source(ORIGIN + PLACES + loop + STORE + FENCE + loop.replace("MORE", "AGAIN") + FLAG + FIND + "\nret;")
+    )
+    checker, device = Checker(), Device(library=library())
+    device.launch(module, grid=2, block=64, arguments=[device.upload(np.zeros(4096, np.uint32))], sinks=[checker])
+    assert not checker.report().findings
+    assert len(kept) > 10 and max(kept) < 30
