@@ -19,7 +19,7 @@ INITIALISED = 1
 """The initialisations of mbarriers that fence.mbarrier_init has published."""
 BEFORE = 2
 """tcgen05 operations before a tcgen05.fence::before_thread_sync or before a commit; any synchronisation that orders
-execution carries them over, also a relaxed one (PTX ISA 9.7.16.6.3)."""
+execution carries them over, also a relaxed one whose scope holds both threads (PTX ISA 9.7.16.6.3)."""
 ORDER = 3
 """The action happened before, by release and acquire; their scope may have been too narrow."""
 LOCAL = 4
@@ -36,6 +36,8 @@ OWN = np.array([EXECUTION, ORDER, VISIBLE])
 
 ONLY_EXECUTION = slice(EXECUTION, EXECUTION + 1)
 """The row of the order of execution."""
+UNFENCED = slice(0, BEFORE)
+"""Rows that even a relaxed synchronisation whose scope is too narrow carries over."""
 RELAXED = slice(0, 3)
 """Rows that even a relaxed synchronisation carries over."""
 NARROW = slice(0, VISIBLE)
@@ -197,6 +199,13 @@ def larger(one: Rows, other: Rows) -> Rows:
     made = long.copy()
     np.maximum(made[: len(short)], short, out=made[: len(short)])
     return made
+
+
+def including(row: Rows, who: int, time: int) -> Rows:
+    """Returns a new row that knows an action of a component, too."""
+    known = np.zeros(who + 1, np.int32)
+    known[who] = time
+    return larger(row, known)
 
 
 def publish(clock: Clock, tensor: Rows) -> None:

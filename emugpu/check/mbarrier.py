@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from emugpu.check.clocks import (
     ALL,
+    BEFORE,
     EXECUTION,
     NARROW,
-    RELAXED,
+    UNFENCED,
     VISIBLE,
     Clock,
     Components,
+    Rows,
+    including,
+    larger,
     publish,
     set_generic,
 )
@@ -23,6 +29,7 @@ from emugpu.emulator.machine.events import Agent, Site
 
 ENDS_KEPT = 4
 LAST_ROW = slice(VISIBLE, VISIBLE + 1)
+NO_TIMES: Rows = np.zeros(0, np.int32)
 
 
 @dataclass
@@ -73,10 +80,11 @@ class TrackedMBarrier:
 
     ``over`` is the knowledge that the ends of its phases pass on, ``ends`` what it was at the ends of the latest ones,
     by phase: a wait acquires no more, though later phases may have ended when it looks. ``now`` is the knowledge that
-    arrivals have added in the current phase. Only a wait of cluster scope acquires ``far`` and ``over_far``. ``uses``
-    holds the last use of each thread. ``coming`` holds the signals of operations in flight, by operation, and
-    ``signalled`` the last ones that have arrived, by component. ``stored`` holds, by CTA, a component for the bytes of
-    its st.async: a wait makes them visible to the generic proxy only.
+    arrivals have added in the current phase. Only a wait of cluster scope acquires ``far`` and ``over_far``. ``fenced``
+    holds the tcgen05 operations before the fences of arrivals, by the scope that a relaxed wait needs to follow them:
+    that of the CTA or of the cluster. ``uses`` holds the last use of each thread. ``coming`` holds the signals of
+    operations in flight, by operation, and ``signalled`` the last ones that have arrived, by component. ``stored``
+    holds, by CTA, a component for the bytes of its st.async: a wait makes them visible to the generic proxy only.
     """
 
     cta: int
@@ -89,7 +97,8 @@ class TrackedMBarrier:
     phase: int = 0
     over: Clock | None = None
     over_far: Clock | None = None
-    ends: dict[int, tuple[Clock, Clock | None]] = field(default_factory=dict)
+    fenced: tuple[Rows, Rows] = (NO_TIMES, NO_TIMES)
+    ends: dict[int, tuple[Clock, Clock | None, tuple[Rows, Rows]]] = field(default_factory=dict)
     now: Clock | None = None
     far: Clock | None = None
     stored: dict[int, int] = field(default_factory=dict)
@@ -144,13 +153,20 @@ class TrackedMBarrier:
         """Handles an arrival of a thread: threads that wait for the phase learn what the thread has done so far."""
         near = thread.cta == self.cta
         released = thread.release()
+        self._fence(released.rows[BEFORE], SCOPES["cta" if near else "cluster"], scope)
         if semantics in RELEASES:
             self._pass_on(released, near, scope)
             return
-        self._gather(released, RELAXED)
+        self._gather(released, UNFENCED)
         if thread.fenced is not None:
             clock, fence_scope = thread.fenced
             self._pass_on(clock, near, fence_scope)
+
+    def _fence(self, tensor: Rows, needed: int, scope: int) -> None:
+        """Lets relaxed waits follow tcgen05 operations, if the arrival has the scope that holds both threads."""
+        if scope >= needed and tensor.any():
+            near, far = self.fenced
+            self.fenced = (near, larger(far, tensor)) if needed else (larger(near, tensor), far)
 
     def _pass_on(self, clock: Clock, near: bool, scope: int) -> None:
         self._gather(clock, ALL if near else NARROW)
@@ -172,6 +188,7 @@ class TrackedMBarrier:
         assert self.now is not None
         publish(self.now, tensor)
         self.now.set(pipe, count)
+        self._fence(including(larger(tensor, issued.rows[BEFORE]), pipe, count), SCOPES["cta"], SCOPES["cta"])
 
     def store(self, issued: Clock, cta: int, time: int) -> int:
         """Handles the bytes of a CTA's st.async, which have landed. Returns the component in which they count."""
@@ -197,7 +214,8 @@ class TrackedMBarrier:
                 self.over_far = Clock(self.over.space)
             self.over_far.join(self.far, LAST_ROW)
         self.over.set(self.component, self.phase + 1)
-        self.ends[self.phase] = (self.over.copy(), self.over_far.copy() if self.over_far is not None else None)
+        far = self.over_far.copy() if self.over_far is not None else None
+        self.ends[self.phase] = (self.over.copy(), far, self.fenced)
         self.ends.pop(self.phase - ENDS_KEPT, None)
         lapped = [w for w in self.waits if w.phase == self.phase - 1 and not self._knows(w)]
         self.waits = [w for w in self.waits if w.phase >= self.phase]
@@ -221,7 +239,7 @@ class TrackedMBarrier:
         """
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:
-            over, over_far = self.ends.get(phase, (self.over, self.over_far))
+            over, over_far, fenced = self.ends.get(phase, (self.over, self.over_far, self.fenced))
             released = [(over, ALL)]
             if over_far is not None and scope >= SCOPES["cluster"]:
                 released.append((over_far, LAST_ROW))
@@ -229,8 +247,11 @@ class TrackedMBarrier:
                 if semantics in ACQUIRES:
                     thread.acquire(clock, rows)
                 else:
-                    thread.acquire(clock, RELAXED)
+                    thread.acquire(clock, UNFENCED)
                     thread.pending.append(Found(clock.copy(), rows, 0, agent.lanes, site))
+            for tensor in fenced[: scope + 1]:
+                if len(tensor):
+                    publish(thread.own_clock(), tensor)
         wait = Wait(phase, thread, thread.time, site, agent)
         self.seen[thread.clock.space, thread.own] = wait
         if phase + 1 < self.phase:

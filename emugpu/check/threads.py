@@ -21,6 +21,7 @@ from emugpu.check.clocks import (
     Clock,
     Components,
     Rows,
+    including,
     larger,
     publish,
 )
@@ -259,9 +260,7 @@ class Thread:
 
     def may_follow(self, who: int, time: int) -> None:
         """Marks a tcgen05 operation of the thread as known to be over."""
-        known = np.zeros(who + 1, np.int32)
-        known[who] = time
-        self.tensor = larger(self.tensor, known)
+        self.tensor = including(self.tensor, who, time)
 
     def fence_after(self) -> None:
         """Handles tcgen05.fence::after_thread_sync."""

@@ -222,19 +222,19 @@ def pair_commit(barrier: str, mask: int) -> str:
 
 
 RELAXED_CLUSTER_BARRIER = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+PAIR_PREPARED = (
+    only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars+120], 1; fence.mbarrier_init.release.cluster;")
+    + CLUSTER_BARRIER
+    + only("%thread eq 32", only(
+        "%rank eq 0", f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars+120], {PAIR_BYTES};"
+    ) + pair_load("bars+120"))
+    + only("%rank eq 0", wait("bars+120"))
+    + CLUSTER_BARRIER
+)  # fmt: skip
 
 
 def pair(s) -> str:
     """In each CTA thread 32 loads and warp 0 reads; thread 64 of rank 0 multiplies. bars: full, done, drained."""
-    first = (
-        only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars+120], 1;")
-        + CLUSTER_BARRIER
-        + only("%thread eq 32", only(
-            "%rank eq 0", f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars+120], {PAIR_BYTES};"
-        ) + pair_load("bars+120"))
-        + only("%rank eq 0", wait("bars+120"))
-        + CLUSTER_BARRIER
-    )  # fmt: skip
     publish = {
         "release": CLUSTER_BARRIER,
         "fence": only("%thread eq 0", "fence.mbarrier_init.release.cluster;")
@@ -245,7 +245,7 @@ def pair(s) -> str:
     multiply = placed(pair_commit("bars+8", s.mask), s.commit, mma(2, 128, 32))
     drained = pair_commit("bars+16", 1) + wait("bars+16")
     return (
-        first
+        PAIR_PREPARED
         + allocated(2)
         + BEFORE
         + CLUSTER_BARRIER

@@ -15,6 +15,7 @@ from test_check_handovers_tensor import (
     BEFORE,
     LD,
     LOAD_BOTH,
+    PAIR_PREPARED,
     PREPARED,
     READ_OR_REFILLED,
     RELAXED_CLUSTER_BARRIER,
@@ -27,6 +28,7 @@ from test_check_handovers_tensor import (
     initialise,
     mma,
     operands,
+    pair_commit,
 )  # fmt: skip
 
 from emugpu.emulator import Device, Module
@@ -119,6 +121,30 @@ def copy_multiply_copy_expects(s) -> Outcome:
     )
 
 
+def load_multiply_pair(s) -> str:
+    """Warp 0 of rank 1 loads its half of a sum, thread 32 of rank 0 multiplies into both. bars: empty, drained."""
+    arrive = f"mapa.shared::cluster.u32 %r30, bars, 0; mbarrier.arrive{s.arrive}.shared::cluster.b64 _, [%r30];"
+    multiply = wait("bars", order=s.wait) + AFTER + mma(2, 128, 32) + pair_commit("bars+8", 1) + wait("bars+8")
+    return (
+        PAIR_PREPARED
+        + only("%thread eq 0", initialise(32, 1) + "fence.mbarrier_init.release.cluster;")
+        + allocated(2)
+        + BEFORE
+        + CLUSTER_BARRIER
+        + AFTER
+        + only("%rank eq 1", only("%warp eq 0", LD + WAIT_LD + BEFORE + arrive))
+        + only("%rank eq 0", only("%thread eq 32", multiply))
+        + CLUSTER_BARRIER
+        + freed(2)
+    )
+
+
+def load_multiply_pair_expects(s) -> Outcome:
+    """What is relaxed on one side at least needs a scope on both sides that holds both threads."""
+    relaxed = "relaxed" in s.arrive + s.wait
+    return outcome(relaxed and not ("cluster" in s.arrive and "cluster" in s.wait) and "tmem-race")
+
+
 TABLES = [
     Table("a load, then an MMA", SWITCHES, load_multiply, load_multiply_expects, arguments=operands(128)),
     Table(
@@ -129,6 +155,14 @@ TABLES = [
         "a copy, then an MMA, then a copy",
         dict(order=("relaxed", "release"), after=(True, False), passed_on=(True, False)),
         copy_multiply_copy, copy_multiply_copy_expects, threads=96, arguments=operands(128),
+    ),
+    Table(
+        "a load, then an MMA of a pair",
+        dict(
+            arrive=(".release.cta", ".release.cluster", ".relaxed.cta", ".relaxed.cluster"),
+            wait=(".acquire.cta", ".acquire.cluster", ".relaxed.cta", ".relaxed.cluster"),
+        ),
+        load_multiply_pair, load_multiply_pair_expects, grid=2, cluster=2, arguments=operands(64),
     ),
 ]  # fmt: skip
 
