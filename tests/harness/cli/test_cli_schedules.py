@@ -25,7 +25,7 @@ from harness.compile.config import make_config
 from harness.problem import Shape
 from harness.run.case import Request
 
-# A kernel whose stages are released twice: right in the order of issue, while a random one (here of seed 0) hangs.
+# A kernel whose stages are released twice: right in the order of issue, while a random one (here of seed 1) hangs.
 RELEASED_TWICE = substitute(r"(\t(?:@\S+ )?tcgen05\.commit[^;]*;\n)", r"\1\1")
 SIZE = ["--shape", "256,512,128", "-c", "cluster=2x1"]
 
@@ -77,9 +77,9 @@ def test_what_fifo_does_not_see(released_twice, results_dir, command):
     assert harness_command(command, "kernel6", *SIZE, "--no-save").exit_code == 0
     result = harness_command(command, "kernel6", *SIZE, "--schedules", 3)
     assert result.exit_code == 3
-    assert "under the random schedule of seed 0: Deadlock" in result.stderr
+    assert "under the random schedule of seed 1: Deadlock" in result.stderr
     again = result.stderr.splitlines()[-1].removeprefix("to repeat: ")
-    assert again.endswith("--schedules random:0")
+    assert again.endswith("--schedules random:1")
     assert not list(results_dir.glob("*.jsonl"))
     repeated = harness_command(*shlex.split(again)[1:], "--no-save")
     assert repeated.exit_code == 3 and "Deadlock" in repeated.stderr
@@ -95,7 +95,7 @@ def test_the_bench_sees_it_by_default(released_twice, tmp_path):
     result = harness_command("bench", "--suite", suite, "--json", "-")
     assert result.exit_code == 3
     [case] = json.loads(result.stdout)["cases"]
-    assert case["verdict"] == "NOT MEASURED" and "schedule of seed 0: Deadlock" in case["reason"]
+    assert case["verdict"] == "NOT MEASURED" and "schedule of seed 1: Deadlock" in case["reason"]
     [note] = case["notes"]
     repeated = harness_command(*shlex.split(note.removeprefix("to repeat: "))[1:], "--no-save")
     assert repeated.exit_code == 3 and "Deadlock" in repeated.stderr
@@ -250,4 +250,4 @@ def test_processes_that_share_kernels_and_schedules_give_the_same(results_dir):
 def test_processes_say_which_schedule_failed(released_twice):
     result = harness_command("run", "kernel6", *SIZE, "--schedules", 3, "--jobs", 2, "--no-save")
     assert result.exit_code == 3
-    assert "under the random schedule of seed 0: Deadlock" in result.stderr and "--schedules random:0" in result.stderr
+    assert "under the random schedule of seed 1: Deadlock" in result.stderr and "--schedules random:1" in result.stderr
