@@ -288,7 +288,7 @@ class Machine:
             clusters.end(cluster)
             cluster.number = clusters.start()
             clusters.running.append(cluster)
-        cluster.become(cluster.number)
+        cluster.restart_as(cluster.number)
         counters.clusters_launched += times
         counters.ctas += times
         counters.warps_finished += times * len(cluster.ctas[0].warps)

@@ -193,7 +193,7 @@ class Cluster:
 
     def __init__(self, grid: Grid, number: int):
         self.grid = grid
-        self._be(number)
+        self._set_number(number)
         self.in_flight = 0
         """Asynchronous operations in flight."""
         self.barrier = CountingBarrier("the cluster barrier", CLUSTER_BARRIER, grid.wakeups, self._completed(grid))
@@ -208,14 +208,14 @@ class Cluster:
             for x in range(shape[0])
         ]
 
-    def _be(self, number: int) -> None:
+    def _set_number(self, number: int) -> None:
         self.number = number
         across, down, _ = self.grid.launch.clusters
         self.index = (number % across, number // across % down, number // (across * down))
 
-    def become(self, number: int) -> None:
-        """Makes the only CTA of the cluster, of which nothing has run, that of another cluster."""
-        self._be(number)
+    def restart_as(self, number: int) -> None:
+        """Makes this the cluster of another number. It has one CTA, of which nothing has run."""
+        self._set_number(number)
         cta = self.ctas[0]
         cta.index, cta.sm = self.index, number % self.grid.sms
         for warp in cta.warps:

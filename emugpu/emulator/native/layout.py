@@ -137,13 +137,17 @@ class Context(Counted):
     STARTS = auto()
     """How many CTAs may start natively, each when the one before it has ended and nothing else runs."""
     STARTED = auto()
-    """How many have, and how many turns, of which so many were given by earlier calls, came before the last one."""
+    """How many have started so far."""
     LAST_START = auto()
+    """The turns before the last of these starts, those of earlier calls among them."""
     TURNS_BEFORE = auto()
+    """The turns of earlier calls."""
     FIRST_COUNT = auto()
     """The warps of a CTA. Their fragments come first in the queue, and the CTA at its start is the second in `CTAS`."""
     CTA_X = auto()
-    """%ctaid of the running CTA, two sizes of the grid, and the rows of %ctaid, each with its kind, or -1."""
+    """%ctaid of the running CTA, then the sizes of the grid along x and y, then the rows of %ctaid, each with its kind,
+    or -1.
+    """
     CTA_Y = auto()
     CTA_Z = auto()
     GRID_X = auto()
