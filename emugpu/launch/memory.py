@@ -90,7 +90,9 @@ def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
     """Rounds values to the type; whole numbers that do not fit wrap around."""
     values = np.asarray(values)
     if not dtype.is_float and values.dtype.kind == "f":
-        return values.astype(np.int64).astype(dtype.numpy)
+        # A cast of 2^63 and more to int64 is undefined.
+        wide = values.astype(np.float64, copy=False)
+        return np.where(wide < 2.0**63, wide, wide - 2.0**64).astype(np.int64).astype(dtype.numpy)
     made = values.astype(dtype.numpy, copy=False)
     return round_to_tf32(made) if dtype.name == "tf32" else made
 

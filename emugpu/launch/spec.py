@@ -131,17 +131,25 @@ def fits(value: int | float, dtype: DataType) -> bool:
 
 
 def first_unfit(values: NDArray[Any], dtype: DataType) -> Any:
-    """Returns the first of some numbers that a type of floats cannot hold, in the sense of `fits`, or None."""
-    if values.dtype == dtype.numpy or not dtype.is_float:
+    """Returns the first of some numbers that a type cannot hold, in the sense of `fits`, or None. An array of a type
+    of whole numbers fits every other such type: its numbers wrap around.
+    """
+    if values.dtype == dtype.numpy or (not dtype.is_float and values.dtype.kind != "f"):
         return None
     flat = values.ravel(order="K")
     for first in range(0, flat.size, PIECE):
         piece = flat[first : first + PIECE]
         finite = np.isfinite(piece)
         numbers = piece[finite]
-        for value in (*np.unique(piece[~finite]), *((numbers.min(), numbers.max()) if numbers.size else ())):
-            if not fits(value.item(), dtype):
-                return value.item()
+        broken = numbers[:0] if dtype.is_float else numbers[numbers != np.trunc(numbers)][:1]
+        for value in (
+            *np.unique(piece[~finite]),
+            *broken,
+            *((numbers.min(), numbers.max()) if numbers.size else ()),
+        ):
+            number = value.item()
+            if not fits(int(number) if not dtype.is_float and number.is_integer() else number, dtype):
+                return number
     return None
 
 

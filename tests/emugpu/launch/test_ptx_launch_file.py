@@ -264,6 +264,32 @@ def test_whole_numbers_of_64_bits_in_a_file_are_values_of_a_type_of_floats(tmp_p
     assert load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a").astype(np.float64).tolist() == [2.0**63]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "held"),
+    [
+        ("s32", np.nan, None),
+        ("u8", np.inf, None),
+        ("s64", 1e300, None),
+        ("s32", 0.5, None),
+        ("u16", -1, None),
+        ("s8", 128, None),
+        ("s8", -128, -128),
+        ("s64", 2.0**63, None),
+        ("u64", 2.0**64, None),
+        ("u64", 3 * 2.0**62, 3 << 62),
+    ],
+)
+def test_floats_in_a_file_are_values_of_a_whole_number_type_only_if_it_has_them(tmp_path, dtype, value, held):
+    """NaN, infinity and 1e300 became 0 or the least number, and 0.5 became 0."""
+    np.save(tmp_path / "a.npy", np.array([1, value], np.float64))
+    if held is not None:
+        assert load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a").tolist() == [1, held]
+        return
+    with pytest.raises(UsageProblem) as error:
+        load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a")
+    assert str(error.value) == f"a: {tmp_path / 'a.npy'} holds {value:g}, which is no value of {dtype}; save others"
+
+
 @pytest.mark.parametrize("key", ["tolerance", "absolute", "relative"])
 @pytest.mark.parametrize("value", ["inf", "nan", "1e+308", "1.01", "-0.1", "2"])
 def test_a_tolerance_that_allows_everything_is_refused(tmp_path, key, value):
