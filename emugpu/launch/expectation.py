@@ -144,10 +144,12 @@ def differences(
 ) -> Differences:
     """Returns the expected elements, and which elements are wrong. The arguments are those of `compare`."""
     if error is None:
-        # Round once to the buffer's type; whole numbers wrap around as the buffer's sums do.
+        # Round once to the buffer's type; whole numbers wrap around as the buffer's sums do. NaN is none of them.
         with np.errstate(over="ignore", invalid="ignore"):
-            expected = to_type(expected, dtype)
-        expected = as_numbers(expected)
+            rounded = as_numbers(to_type(expected, dtype))
+        if not dtype.is_float and not (numbers := np.abs(expected) < 2.0**64).all():
+            rounded = np.where(numbers, rounded, expected)
+        expected = rounded
     values = as_numbers(got)
     floats, wanted = _floats(values), _floats(expected)
     both_nan = np.isnan(floats) & np.isnan(wanted)

@@ -10,6 +10,7 @@ from ptx_programs import source
 
 from emugpu.emulator import Device, Fault, LaunchError, Module, TensorMap
 from emugpu.emulator.names import LONGEST, brief, find_name, readable_name, short_name
+from emugpu.launch.expectation import compare
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import run
 from emugpu.launch.memory import PIECE, index_operand, make_values
@@ -418,3 +419,18 @@ def test_values_take_little_more_memory_than_their_buffer(dtype, kind):
     finally:
         tracemalloc.stop()
     assert peak < 1.5 * made.nbytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected", "got", "wrong"),
+    [
+        ("s32", [np.nan, np.inf, -np.inf, 1e300, 2.0**64, 4.0], [0, 0, 0, 0, 0, 4], 5),
+        ("u8", [np.nan, 255.0], [0, 255], 1),
+        ("s32", [2.0**32 + 1, -1.0, 7.0], [1, -1, 7], 0),  # sums wrap around
+        ("u64", [3 * 2.0**62, -1.0], [3 << 62, (1 << 64) - 1], 0),
+    ],
+)
+def test_no_whole_number_meets_an_expectation_that_is_none(dtype, expected, got, wrong):
+    kind = DATA_TYPES[dtype]
+    compared = compare("out", "x", np.array(got, kind.numpy), np.array(expected), kind)
+    assert compared.mismatches == wrong
