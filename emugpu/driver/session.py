@@ -62,7 +62,11 @@ def reply(session: Session, request: ApiCall) -> bytes:
     except Exception as error:
         if setting("TRACEBACK"):
             traceback.print_exc()
-        log.failed(f"{name}: unexpected {type(error).__name__}: {error}; set EMUGPU_TRACEBACK=1 to see where")
+        if isinstance(error, MemoryError):
+            what = f"this machine has not enough memory ({error}); allocate less, or use a machine that has more"
+        else:
+            what = f"unexpected {type(error).__name__}: {error}; set EMUGPU_TRACEBACK=1 to see where"
+        log.failed(f"{name}: {what}")
         session.fail("UNKNOWN")
         return encode_reply(request, session.error, (), text=text)
     copies: list[HostCopy] = given if request.function.copies else []
