@@ -206,7 +206,9 @@ def _seems(parameter: Parameter, pointer: bool, maps: set[int]) -> str:
 
 
 def _pointers(kernel: PtxKernel) -> set[int]:
-    """Returns the offsets of parameters that are loaded and then used as an address."""
+    """Returns the offsets of parameters that are loaded and then used as an address, themselves or in a sum that has
+    no other of them.
+    """
     offsets = {p.name: p.offset for p in kernel.parameters}
     loaded: dict[str, int] = {}
     found: set[int] = set()
@@ -220,6 +222,11 @@ def _pointers(kernel: PtxKernel) -> set[int]:
         used = [source] if i.opcode == "cvta" and i.has("to") else []
         used += [o.base for o in i.operands if isinstance(o, MemoryOperand)]
         found |= {loaded[u.name] for u in used if isinstance(u, Register) and u.name in loaded}
+        if i.opcode in ("mov", "cvta", "add", "mad"):
+            target, *summands = i.operands[:1] + i.operands[3 if i.opcode == "mad" else 1 :]
+            known = [loaded[o.name] for o in summands if isinstance(o, Register) and o.name in loaded]
+            if isinstance(target, Register) and len(known) == 1:
+                loaded.setdefault(target.name, known[0])
     return found
 
 

@@ -114,6 +114,31 @@ def test_what_parameters_seem_to_be():
     assert list_kernels(MAPS).symbols == (("global", "counters", 24), ("const", "scale", 4))
 
 
+SUMS = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry sums(.param .u64 in, .param .u64 out, .param .u64 stride, .param .u64 bytes, .param .u64 base,
+    .param .u64 until, .param .u64 .ptr .global .align 1 scratch)
+{
+.reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<19>;
+ld.param.b64 %d1, [in]; ld.param.b64 %d2, [out]; ld.param.b64 %d3, [stride]; ld.param.b64 %d4, [bytes];
+ld.param.b64 %d5, [base]; ld.param.b64 %d6, [until];
+mov.u32 %r1, %tid.x; mul.wide.u32 %d7, %r1, 4; mov.b64 %d8, %globaltimer; setp.lt.u64 %p, %d8, %d6;
+add.s64 %d9, %d7, %d1; add.s64 %d10, %d9, 16; ld.global.b32 %r2, [%d10];
+mad.lo.s64 %d11, %d7, %d3, %d2; st.global.b32 [%d11], %r2;
+add.s64 %d12, %d5, %d4; st.global.b32 [%d12], %r2;
+ret;
+}
+"""
+
+
+def test_a_parameter_is_a_pointer_if_a_sum_with_it_alone_is_an_address():
+    """So Triton and inline assembly write it; nothing says which of two parameters in one sum is the pointer."""
+    [kernel] = list_kernels(SUMS).kernels
+    assert not kernel.unimplemented
+    assert [p.name for p in kernel.parameters if p.seems == "pointer"] == ["in", "out"]
+
+
 def test_a_kernel_that_cannot_be_understood_does_not_hide_the_others(broken):
     data = json.loads(command("list", broken, "--json", "-").stdout)
     kernels = {kernel["name"]: kernel for kernel in data["kernels"]}
