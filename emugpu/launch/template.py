@@ -117,9 +117,11 @@ def _argument(parameter: ListedParameter, names: dict[int, str]) -> str:
 
 def _about(parameter: ListedParameter) -> str:
     text = f"{parameter.name}, {parameter.seems}, {parameter.bytes} bytes aligned to {parameter.align}"
+    if _needs_buffer(parameter):
+        return text
     if parameter.seems.startswith("struct"):
-        return f'{text}; "null" is all zeros, {{ fields = [...] }} its members'
-    return text
+        text += '; "null" is all zeros, { fields = [...] } its members'
+    return f"{text}; FILL IN"
 
 
 def _needs_buffer(parameter: ListedParameter) -> bool:

@@ -200,6 +200,10 @@ def test_init_writes_a_launch_file_that_can_be_read_and_does_not_overwrite_it(tm
     assert file.ptx == tmp_path / "maps.ptx" and launch.kernel == "_ZN3lab4copyEv"
     assert launch.grid == (2, 1, 1) and launch.block is None and launch.cluster is None
     assert len(launch.arguments) == 7 and set(file.buffers) == {"p0", "p2", "p6"} and set(file.maps) == {"map0"}
+    marked = {
+        line.split(":")[0].split("#")[1].strip() for line in target.read_text().splitlines() if "; FILL IN" in line
+    }
+    assert marked == {"1", "3", "4", "5"}  # numbers and structs; the lines of buffers and maps have marks of their own
     target.write_text("precious")
     result = command("init", tmp_path / "maps.ptx", "-o", target)
     assert result.exit_code == 2 and "exists, and may have been" in result.stderr and target.read_text() == "precious"
