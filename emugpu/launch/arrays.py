@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,15 @@ def run_ptx(
         if buffer is None or np.shape(wanted) != buffer.shape:
             has = f"has shape {list(buffer.shape or ())}" if buffer else "is not an array"
             raise UsageProblem(f"expect[{place}] of shape {list(np.shape(wanted))}: argument {place} {has}")
+        values = np.asarray(wanted)
+        if values.dtype.kind not in "fiubV":
+            raise UsageProblem(f"expect[{place}] holds {values.dtype}; give numbers")
         expectations.append(
             Holds(
                 buffer.name,
                 buffer.dtype,
                 "the array given",
-                values=np.asarray(wanted),
+                values=values,
                 exact=not tolerance,
                 absolute=tolerance,
                 relative=tolerance,
@@ -118,7 +122,9 @@ def _argument(name: str, value: Any, buffers: dict[str, Buffer]) -> Argument:
         return Scalar(value.item(), dtype)
     if isinstance(value, bool | int | float):
         return Scalar(value)
-    raise UsageProblem(f"{name} = {value!r}: must be an array, a number or None; for a tensor map write a launch file")
+    raise UsageProblem(
+        f"{name} = {reprlib.repr(value)}: must be an array, a number or None; for a tensor map write a launch file"
+    )
 
 
 def _sizes(given: Sizes) -> tuple[int, ...]:

@@ -79,6 +79,8 @@ def test_a_fault_leaves_the_arrays_as_they_were():
         ([X, "x", 1.0, 5], {}, "argument_1 = 'x': must be an array, a number or None"),
         ([X, X, 1.0, 5], {2: X}, "expect[2] of shape [100]: argument 2 is not an array"),
         ([X, X, 1.0, 5], {1: X[:3]}, "expect[1] of shape [3]: argument 1 has shape [100]"),
+        ([X, X, 1.0, 5], {1: X + 0j}, "expect[1] holds complex64; give numbers"),
+        ([X, X.tolist(), 1.0, 5], {}, "argument_1 = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, ...]: must be an array, a number"),
     ],
 )
 def test_what_cannot_be_launched_is_refused(arguments, expect, said):
