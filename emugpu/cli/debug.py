@@ -173,7 +173,7 @@ def _launch_of(words: tuple[str, ...], gpu: str, launch: str, emulation: Emulati
     if not made:
         raise CannotRun(f"{words[0]} ended with code {code} and has launched nothing; there is nothing to debug")
     more = f" and {len(log.launches) - MOST_NAMED} more" if len(log.launches) > MOST_NAMED else ""
-    raise UsageProblem(f"--launch {launch}: the program has no such launch; it has {made}{more}")
+    raise UsageProblem(f"--launch {launch}: the program has no such launch; its launches are {made}{more}")
 
 
 def _script(file: Path) -> list[str]:

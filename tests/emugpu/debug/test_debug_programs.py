@@ -78,7 +78,7 @@ def test_the_launch_that_fails_is_the_one(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("program", "options", "code", "said"),
     [
-        (PROGRAM, ("--launch", "7"), 2, "--launch 7: the program has no such launch; it has 0 add, 1 add\n"),
+        (PROGRAM, ("--launch", "7"), 2, "--launch 7: the program has no such launch; its launches are 0 add, 1 add\n"),
         (MANY, ("--launch", "77"), 2, "18 add, 19 add and 2 more\n"),
         ("raise SystemExit(5)", (), 3, "ended with code 5 and has launched nothing"),
         (PROGRAM, ("--ptx", "x.ptx"), 2, "--ptx: "),
