@@ -30,6 +30,8 @@ from emugpu.launch.spec import target_of
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)
 _UNNAMED = ("$", "__unnamed")
 """Prefixes of the names of strings and other constants, which no host sets."""
+_OTHER = -1
+"""Stands for a summand that is no parameter and may be a pointer: a variable's address, or a value from memory."""
 
 
 @dataclass(frozen=True)
@@ -206,28 +208,31 @@ def _seems(parameter: Parameter, pointer: bool, maps: set[int]) -> str:
 
 
 def _pointers(kernel: PtxKernel) -> set[int]:
-    """Returns the offsets of parameters that are loaded and then used as an address, themselves or in a sum that has
-    no other of them.
+    """Returns the offsets of 64-bit parameters that are loaded and then used as an address, alone or in a sum that has
+    no other parameter, no variable and nothing from memory, any of which could be the pointer.
     """
     offsets = {p.name: p.offset for p in kernel.parameters}
-    loaded: dict[str, int] = {}
-    found: set[int] = set()
+    summands: dict[str, frozenset[int]] = {}
+    found: set[frozenset[int]] = set()
     for i in kernel.instructions:
         source = i.operands[1] if len(i.operands) > 1 else None
         if i.opcode == "ld" and "param" in i.modifiers and isinstance(source, MemoryOperand):
             if isinstance(source.base, Symbol) and source.base.name in offsets and len(i.operands) == 2:
                 for n, register in enumerate(i.operands[0].registers()):
-                    loaded[register.name] = offsets[source.base.name] + source.base.offset + source.offset + 8 * n
+                    offset = offsets[source.base.name] + source.base.offset + source.offset + 8 * n
+                    summands[register.name] = frozenset([offset])
             continue
         used = [source] if i.opcode == "cvta" and i.has("to") else []
         used += [o.base for o in i.operands if isinstance(o, MemoryOperand)]
-        found |= {loaded[u.name] for u in used if isinstance(u, Register) and u.name in loaded}
-        if i.opcode in ("mov", "cvta", "add", "mad"):
-            target, *summands = i.operands[:1] + i.operands[3 if i.opcode == "mad" else 1 :]
-            known = [loaded[o.name] for o in summands if isinstance(o, Register) and o.name in loaded]
-            if isinstance(target, Register) and len(known) == 1:
-                loaded.setdefault(target.name, known[0])
-    return found
+        found |= {summands[u.name] for u in used if isinstance(u, Register) and u.name in summands}
+        if i.opcode in ("mov", "cvta", "add", "mad", "ld"):
+            added = i.operands[3 if i.opcode == "mad" else 1 :]
+            known = {n for o in added for r in o.registers() for n in summands.get(r.name, ())}
+            if any(isinstance(o, Symbol | MemoryOperand) for o in added):
+                known.add(_OTHER)
+            for register in i.operands[0].registers() if known else ():
+                summands.setdefault(register.name, frozenset(known))
+    return {p.offset for p in kernel.parameters if p.size == 8 and frozenset([p.offset]) in found}
 
 
 def _tensor_maps(kernel: PtxKernel) -> set[int]:

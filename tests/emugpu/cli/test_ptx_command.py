@@ -117,26 +117,41 @@ def test_what_parameters_seem_to_be():
 SUMS = """.version 8.8
 .target sm_90a
 .address_size 64
+.global .align 4 .b8 table[64];
+.extern .shared .align 4 .b8 tile[];
 .visible .entry sums(.param .u64 in, .param .u64 out, .param .u64 stride, .param .u64 bytes, .param .u64 base,
-    .param .u64 until, .param .u64 .ptr .global .align 1 scratch)
+    .param .u64 row, .param .u32 n, .param .u64 .ptr .global .align 1 scratch)
 {
-.reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<19>;
+.reg .b32 %r<5>; .reg .b64 %d<19>;
 ld.param.b64 %d1, [in]; ld.param.b64 %d2, [out]; ld.param.b64 %d3, [stride]; ld.param.b64 %d4, [bytes];
-ld.param.b64 %d5, [base]; ld.param.b64 %d6, [until];
-mov.u32 %r1, %tid.x; mul.wide.u32 %d7, %r1, 4; mov.b64 %d8, %globaltimer; setp.lt.u64 %p, %d8, %d6;
-add.s64 %d9, %d7, %d1; add.s64 %d10, %d9, 16; ld.global.b32 %r2, [%d10];
-mad.lo.s64 %d11, %d7, %d3, %d2; st.global.b32 [%d11], %r2;
-add.s64 %d12, %d5, %d4; st.global.b32 [%d12], %r2;
+ld.param.b64 %d5, [base]; ld.param.b64 %d6, [row]; ld.param.b32 %r2, [n];
+mov.u32 %r1, %tid.x; mul.wide.u32 %d7, %r1, 4;
+BODY
 ret;
 }
 """
 
 
-def test_a_parameter_is_a_pointer_if_a_sum_with_it_alone_is_an_address():
-    """So Triton and inline assembly write it; nothing says which of two parameters in one sum is the pointer."""
-    [kernel] = list_kernels(SUMS).kernels
+@pytest.mark.parametrize(
+    ("body", "pointers"),
+    [
+        ("add.s64 %d9, %d7, %d1; add.s64 %d10, %d9, 16; ld.global.b32 %r3, [%d10];", ["in"]),
+        ("mad.lo.s64 %d11, %d7, %d3, %d2; st.global.b32 [%d11], %r1;", ["out"]),
+        ("mov.b64 %d8, %d1; more: ld.global.b32 %r3, [%d8]; add.s64 %d8, %d8, %d6; bra more;", ["in"]),
+        ("mov.b64 %d8, 0; mov.b64 %d8, %d2; ld.global.b32 %r3, [%d8];", ["out"]),
+        ("add.s64 %d8, %d5, %d4; st.global.b32 [%d8], %r1;", []),
+        ("add.s64 %d8, %d5, %d4; add.s64 %d9, %d8, %d6; st.global.b32 [%d9], %r1;", []),
+        ("mov.b64 %d8, table; add.s64 %d9, %d8, %d6; st.global.b8 [%d9], %r1;", []),
+        ("ld.global.b64 %d8, [%d1]; add.s64 %d9, %d8, %d6; st.global.b8 [%d9], %r1;", ["in"]),
+        ("mov.b32 %r3, tile; add.s32 %r4, %r3, %r2; st.shared.b8 [%r4], %r1;", []),
+        ("mul.lo.s32 %r4, %r1, 4; add.s32 %r3, %r4, %r2; st.shared.b8 [%r3], %r1;", []),
+    ],
+)
+def test_a_parameter_is_a_pointer_if_no_other_part_of_an_address_can_be_one(body, pointers):
+    """Triton and inline assembly add to a pointer before any cvta. A sum of two parameters does not say which it is."""
+    [kernel] = list_kernels(SUMS.replace("BODY", body)).kernels
     assert not kernel.unimplemented
-    assert [p.name for p in kernel.parameters if p.seems == "pointer"] == ["in", "out"]
+    assert [p.name for p in kernel.parameters if p.seems == "pointer"] == pointers
 
 
 def test_a_kernel_that_cannot_be_understood_does_not_hide_the_others(broken):
