@@ -144,11 +144,11 @@ def differences(
 ) -> Differences:
     """Returns the expected elements, and which elements are wrong. The arguments are those of `compare`."""
     if error is None:
-        # Round once to the buffer's type; whole numbers wrap around as the buffer's sums do. NaN is none of them.
+        # Round once to the buffer's type; whole numbers wrap around as the buffer's sums do.
         with np.errstate(over="ignore", invalid="ignore"):
             rounded = as_numbers(to_type(expected, dtype))
-        if not dtype.is_float and not (numbers := np.abs(expected) < 2.0**64).all():
-            rounded = np.where(numbers, rounded, expected)
+        if not dtype.is_float and not (finite := np.isfinite(expected)).all():
+            rounded = np.where(finite, rounded, expected)  # no whole number is NaN or infinite
         expected = rounded
     values = as_numbers(got)
     floats, wanted = _floats(values), _floats(expected)

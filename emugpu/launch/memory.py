@@ -87,12 +87,16 @@ def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int
 
 
 def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
-    """Rounds values to the type; whole numbers that do not fit wrap around."""
+    """Rounds values to the type. Whole numbers that do not fit wrap around; floats lose their fraction first, as in C.
+    What NaN and infinity become in a type of whole numbers is undefined.
+    """
     values = np.asarray(values)
     if not dtype.is_float and values.dtype.kind == "f":
-        # A cast of 2^63 and more to int64 is undefined.
-        wide = values.astype(np.float64, copy=False)
-        return np.where(wide < 2.0**63, wide, wide - 2.0**64).astype(np.int64).astype(dtype.numpy)
+        # The remainder is exact, and C defines no cast of numbers outside the range.
+        wide = np.fmod(values.astype(np.float64, copy=False), 2.0**64)
+        wrapped = np.abs(wide).astype(np.uint64)
+        np.negative(wrapped, out=wrapped, where=wide < 0)
+        return wrapped.astype(dtype.numpy)
     made = values.astype(dtype.numpy, copy=False)
     return round_to_tf32(made) if dtype.name == "tf32" else made
 
