@@ -156,7 +156,7 @@ def differences(
     with np.errstate(invalid="ignore"):
         right = values == expected
         if error is not None:
-            right |= (floats == wanted) | (np.abs(floats - wanted) <= error[0] + error[1] * np.abs(wanted))
+            right |= np.isfinite(wanted) & (np.abs(floats - wanted) <= error[0] + error[1] * np.abs(wanted))
     return expected, ~(right | both_nan)
 
 

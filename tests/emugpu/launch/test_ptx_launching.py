@@ -437,3 +437,11 @@ def test_no_whole_number_meets_an_expectation_that_is_none(dtype, expected, got,
     kind = DATA_TYPES[dtype]
     compared = compare("out", "x", np.array(got, kind.numpy), np.array(expected), kind)
     assert compared.mismatches == wrong
+
+
+@pytest.mark.parametrize(("got", "wrong"), [([np.inf, -np.inf, 5.0], 0), ([-np.inf, 5.0, np.inf], 3)])
+def test_a_tolerance_is_none_of_an_infinity(got, wrong):
+    """A part of infinity is infinite: any value was within it."""
+    kind = DATA_TYPES["f32"]
+    values = np.array(got, kind.numpy)
+    assert compare("out", "x", values, np.array([np.inf, -np.inf, 5.0]), kind, (0.0, 1e-2)).mismatches == wrong
