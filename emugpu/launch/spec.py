@@ -131,8 +131,8 @@ def fits(value: int | float, dtype: DataType) -> bool:
 
 
 def first_unfit(values: NDArray[Any], dtype: DataType) -> Any:
-    """Returns the first of some numbers that a type cannot hold, in the sense of `fits`, or None. An array of a type
-    of whole numbers fits every other such type: its numbers wrap around.
+    """Returns a number of an array that a type cannot hold, in the sense of `fits`, or None. In an array of whole
+    numbers there is none for a type of whole numbers: they wrap around.
     """
     if values.dtype == dtype.numpy or (not dtype.is_float and values.dtype.kind != "f"):
         return None
@@ -141,15 +141,15 @@ def first_unfit(values: NDArray[Any], dtype: DataType) -> Any:
         piece = flat[first : first + PIECE]
         finite = np.isfinite(piece)
         numbers = piece[finite]
-        broken = numbers[:0] if dtype.is_float else numbers[numbers != np.trunc(numbers)][:1]
-        for value in (
-            *np.unique(piece[~finite]),
-            *broken,
-            *((numbers.min(), numbers.max()) if numbers.size else ()),
-        ):
-            number = value.item()
-            if not fits(int(number) if not dtype.is_float and number.is_integer() else number, dtype):
-                return number
+        suspects = [*np.unique(piece[~finite]), *((numbers.min(), numbers.max()) if numbers.size else ())]
+        if not dtype.is_float:
+            suspects += [*numbers[numbers != np.trunc(numbers)][:1]]
+        for suspect in suspects:
+            value = suspect.item()
+            if not dtype.is_float and value.is_integer():
+                value = int(value)
+            if not fits(value, dtype):
+                return value
     return None
 
 
