@@ -63,7 +63,8 @@ def reply(session: Session, request: ApiCall) -> bytes:
         if setting("TRACEBACK"):
             traceback.print_exc()
         if isinstance(error, MemoryError):
-            what = f"this machine has not enough memory ({error}); allocate less, or use a machine that has more"
+            why = f" ({error})" if str(error) else ""
+            what = f"this machine has not enough memory{why}; allocate less, or use a machine that has more"
         else:
             what = f"unexpected {type(error).__name__}: {error}; set EMUGPU_TRACEBACK=1 to see where"
         log.failed(f"{name}: {what}")

@@ -99,17 +99,19 @@ def test_an_error_of_the_driver_itself_is_one_line(monkeypatch, capfd, traceback
     assert ("Traceback (most recent" in capfd.readouterr().err.partition("cuDeviceGetName: unexpected")[0]) == traceback
 
 
-def test_a_machine_without_the_memory_for_a_launch_is_one_line_that_says_so(monkeypatch):
+@pytest.mark.parametrize(
+    ("message", "shown"), [("Unable to allocate 25.0 GiB", " (Unable to allocate 25.0 GiB)"), ("", "")]
+)
+def test_a_machine_without_the_memory_for_a_launch_is_one_line_that_says_so(monkeypatch, message, shown):
     """The checker's shadow of 100 GiB is refused where Linux sees that it can never have it all."""
 
     def short(*_):
-        raise MemoryError("Unable to allocate 25.0 GiB")
+        raise MemoryError(message)
 
     monkeypatch.setitem(session.HANDLERS, "cuDeviceGetName", short)
     _, log = run_script('call("cuDeviceGetName", ctypes.create_string_buffer(9), c_int(9), c_int(0))')
     assert log.failure == (
-        "cuDeviceGetName: this machine has not enough memory (Unable to allocate 25.0 GiB); allocate less, or use a "
-        "machine that has more"
+        f"cuDeviceGetName: this machine has not enough memory{shown}; allocate less, or use a machine that has more"
     )
 
 
