@@ -144,6 +144,11 @@ def arrive(
 
     count: a number of arrivals, or of bytes. completes: whether the arrival may end the phase (no ``.noComplete``).
     """
+    if isinstance(address, int) and isinstance(count, int) and completes and not expects:
+        cta, offset = _place(f, address, cluster)
+        barrier = None if cta.exited else cta.mbarriers.get(offset)
+        if barrier is not None and 0 < count * len(f.lanes) <= barrier.pending:
+            return _arrive_together(f, site, cta, barrier, count, drop)
     phases = []
     for lane in f.lanes:
         cta, offset = _place(f, lane_value(address, lane), cluster)
@@ -169,6 +174,22 @@ def arrive(
         return phases[0]
     states = np.zeros(WARP_SIZE, np.uint64)
     states[f.lane_index] = phases
+    return states
+
+
+def _arrive_together(f: Fragment, site: Site, cta: Cta, barrier: MBarrier, count: int, drop: bool) -> Value:
+    """Executes the arrivals of all lanes at one mbarrier, whose phase does not end before the last of them."""
+    phase, pending, lanes = barrier.phase, barrier.pending, len(f.lanes)
+    if f.grid.sink is not None:
+        for lane in f.lanes:
+            f.grid.sink(Arrived(f.agent, site, lane, cta.rank, barrier.offset, phase, count, 0, drop))
+    barrier.arrive(count * lanes, f.warp.name, drop)
+    f.grid.counters.mbarrier_arrivals += lanes
+    f.grid.arrivals_elsewhere += lanes * (cta is not f.cta)
+    if lanes == 1:
+        return phase | pending << _PENDING_SHIFT
+    states = np.zeros(WARP_SIZE, np.uint64)
+    states[f.lane_index] = phase | (pending - count * np.arange(lanes, dtype=np.uint64)) << np.uint64(_PENDING_SHIFT)
     return states
 
 
