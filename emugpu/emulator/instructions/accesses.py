@@ -5,7 +5,7 @@ An address is one scalar if all lanes agree, else 32 lanes. The state space of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from emugpu.emulator.machine.lanes import WARP_SIZE, Value, agreed
 from emugpu.emulator.machine.poison import Poison, carrying, made, moves
 from emugpu.emulator.machine.state import Cta, Fragment
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, space_of, spaces_of
+from emugpu.emulator.memory.bytes import UNSIGNED, WORDS
 from emugpu.emulator.memory.shared import SharedMemory
 
 # ---- conversion of loaded bits ----
@@ -76,9 +77,8 @@ def _load(
     sink = f.grid.sink
     if sink is not None:
         sink(Access(f.agent, site, "read", space, rank, where, nbytes, count, None))
-    read: Callable[..., Any] = memory.load_int if isinstance(where, int) else memory.gather
     try:
-        found = [finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count)]
+        found = [finish(f, item, nbytes, extend) for item in _items(memory, where, nbytes, count)]
     except Fault as fault:
         if space == "shared":
             _explain(memory, rank, where, nbytes * count)
@@ -86,6 +86,16 @@ def _load(
             f, site, fault, lambda at: memory.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend
         )
     return found[0] if count == 1 else tuple(found)
+
+
+def _items(memory: Any, where: Any, nbytes: int, count: int) -> Iterable[Any]:
+    """Returns the items that are loaded. Those of each lane are one word, if there is one of that size."""
+    if isinstance(where, int):
+        return [memory.load_int(where + n * nbytes, nbytes) for n in range(count)]
+    if nbytes * count not in WORDS:
+        return [memory.gather(where + n * nbytes, nbytes) for n in range(count)]
+    words = memory.gather(where, nbytes * count)
+    return np.ascontiguousarray(words.view(UNSIGNED[nbytes]).reshape(-1, count).T)
 
 
 def _explain(shared: SharedMemory, rank: int, where: Any, nbytes: int) -> None:

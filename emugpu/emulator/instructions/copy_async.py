@@ -29,6 +29,7 @@ from emugpu.emulator.machine.copies import CopyQueue, CopyQueues, CpAsync
 from emugpu.emulator.machine.events import Operation, Site
 from emugpu.emulator.machine.lanes import Value, lane_value, lanes_of
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
+from emugpu.emulator.memory.bytes import WORDS
 from emugpu.emulator.ptx.ast import Instruction, Negated, Operand, Register
 
 SIZES = {"ca": (4, 8, 16), "cg": (16,)}
@@ -93,20 +94,20 @@ def _land(
     # Threads may exit before their copies have landed. The CTA remains until then.
     grid, shared = f.grid, f.cta.shared
     events.report_started(grid.sink, operation)
-    word = min(nbytes, 8)
-    data = np.zeros((f.count, nbytes // word), f"u{word}")
     full = sizes == nbytes
-    if full.any():
-        for n in range(nbytes // word):
-            data[full, n] = grid.memory.gather(addresses[full] + np.uint64(n * word), word)
-    for lane in np.flatnonzero(~full & (sizes > 0)).tolist():
-        size = int(sizes[lane])
-        data.view(np.uint8)[lane, :size] = grid.memory.read(int(addresses[lane]), size)
-    for n in range(nbytes // word):
-        shared.scatter(offsets + n * word, word, data[:, n])
+    if full.all():
+        data = grid.memory.gather(addresses, nbytes)
+    else:
+        data = np.zeros(f.count, WORDS[nbytes])
+        if full.any():
+            data[full] = grid.memory.gather(addresses[full], nbytes)
+        for lane in np.flatnonzero(~full & (sizes > 0)).tolist():
+            size = int(sizes[lane])
+            data[lane : lane + 1].view(np.uint8)[:size] = grid.memory.read(int(addresses[lane]), size)
+    shared.scatter(offsets, nbytes, data)
     started.done = True
     if operation is not None:
-        operation.detail["values"] = data.view(np.uint8)
+        operation.detail["values"] = data.view(np.uint8).reshape(f.count, nbytes)
     events.report_finished(grid.sink, operation)
     grid.wakeups.release(_queues(f).waiters)
 

@@ -21,7 +21,9 @@ UNSIGNED: dict[int, np.dtype[Any]] = {
 CHUNK_DTYPE = np.dtype(np.complex128)
 """A 16-byte type for moving whole chunks. Any such type would do; NumPy's take and put are fastest on a native one."""
 
-ALL_VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
+WORDS: dict[int, np.dtype[Any]] = UNSIGNED | {CHUNK: CHUNK_DTYPE}
+"""The words that one instruction can load or store for a lane, by their bytes."""
+ALL_VALID = {n: np.ones(n, np.uint8).view(word)[0] for n, word in WORDS.items()}
 """The shadow of a word whose bytes were all written, by the size of the word."""
 
 _CACHE_LINE = 64

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.address_space import GLOBAL_WINDOW
-from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, common_bytes, round_up
+from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, WORDS, common_bytes, round_up
 from emugpu.emulator.memory.unwritten import FAULT, StoredOrigins, Unwritten
 
 
@@ -54,8 +54,8 @@ class Allocation:
             name=name,
             data=buffer[:nbytes],
             valid=shadow[:nbytes].view(np.bool_),
-            words={n: buffer.view(dtype) for n, dtype in UNSIGNED.items()},
-            shadow={n: shadow.view(dtype) for n, dtype in UNSIGNED.items()},
+            words={n: buffer.view(dtype) for n, dtype in WORDS.items()},
+            shadow={n: shadow.view(dtype) for n, dtype in WORDS.items()},
         )
 
     @property
@@ -231,8 +231,8 @@ class GlobalMemory:
             values = []
             for position, address in enumerate(addresses.tolist()):
                 with _of_lane(position):
-                    values.append(self.load_int(address, nbytes))
-            return np.array(values, UNSIGNED[nbytes])
+                    values.append(self.read(address, nbytes, nbytes).tobytes())
+            return np.frombuffer(b"".join(values), WORDS[nbytes])
         block, offsets = hit
         index = offsets >> (nbytes.bit_length() - 1)
         if block.valid is not None and not (block.shadow[nbytes].take(index) == ALL_VALID[nbytes]).all():
@@ -245,10 +245,10 @@ class GlobalMemory:
         """Stores one naturally aligned integer per lane. If lanes collide, the last one wins."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
-            each = np.broadcast_to(values, addresses.shape)
+            each = np.full(addresses.shape, values, WORDS[nbytes]).view(np.uint8).reshape(-1, nbytes)
             for position, address in enumerate(addresses.tolist()):
                 with _of_lane(position):
-                    self.store_int(address, nbytes, int(each[position]))
+                    self.write(address, each[position], nbytes)
             return
         block, offsets = hit
         index = offsets >> (nbytes.bit_length() - 1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
-from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, Zeroed, aligned_bytes, round_up
+from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, WORDS, Zeroed, aligned_bytes, round_up
 from emugpu.emulator.memory.unwritten import FAULT, StoredOrigins, Unwritten
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
@@ -92,11 +92,11 @@ class SharedMemory:
 
     @cached_property
     def _words(self) -> dict[int, NDArray[Any]]:
-        return {n: self.data.view(dtype) for n, dtype in UNSIGNED.items()}
+        return {n: self.data.view(dtype) for n, dtype in WORDS.items()}
 
     @cached_property
     def _valid_words(self) -> dict[int, NDArray[Any]]:
-        return {n: self.valid.view(dtype) for n, dtype in UNSIGNED.items()}
+        return {n: self.valid.view(dtype) for n, dtype in WORDS.items()}
 
     # -- for code that accesses the arrays directly -------------------------------------------------
 
