@@ -35,6 +35,8 @@ from emugpu.emulator.translate.cfg import (
 
 SHORTEST = 12
 """Instructions of the shortest native piece in a block that Python runs otherwise: shorter ones are faster there."""
+ACCESS = 4
+"""Plain instructions that cost Python as much as one that accesses memory."""
 CTA_INDEX = [f"f.cta.index[{axis}]" for axis in range(3)]
 OF_ALL_CTAS = re.compile(r"f\.cta\.(rank|window|warps|cluster\.ctas)\b")
 """What all CTAs have in common that are alone in their clusters."""
@@ -275,7 +277,7 @@ class Planner:
                 pieces.append(Piece(index, index + 1, 0 if native else -1))
         merged: list[Piece] = []
         for piece in pieces:
-            if piece.last - piece.first < SHORTEST and not whole and not piece.synchronises:
+            if self._work(piece) < SHORTEST and not whole and not piece.synchronises:
                 piece.start = -1
             if merged and merged[-1].start == -1 and piece.start == -1:
                 merged[-1].last = piece.last
@@ -284,6 +286,11 @@ class Planner:
         if block.skips is not None and end_is_native:
             merged = [Piece(block.first, block.last, 0)]
         return [self._described(p) for p in merged] if any(p.start == 0 for p in merged) else []
+
+    def _work(self, piece: Piece) -> int:
+        """Returns how much the instructions of a piece cost in Python, in plain ones."""
+        accesses = sum(n in self._encoder.accesses for n in range(piece.first, piece.last))
+        return piece.last - piece.first + (ACCESS - 1) * accesses
 
     def _described(self, piece: Piece) -> Piece:
         for i in self._instructions[piece.first : piece.last]:
