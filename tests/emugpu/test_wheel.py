@@ -93,10 +93,10 @@ def test_the_wheel_has_its_licence(environment):
 
 
 @pytest.mark.nightly
-def test_the_wheel_needs_six_packages(environment):
+def test_the_wheel_needs_seven_packages(environment):
     python, _ = environment
     listed = {line.partition("==")[0].lower() for line in python("-m", "pip", "freeze").splitlines()}
-    needed = {"click", "emugpu", "ml_dtypes", "numpy", "platformdirs", "rich", "zstandard"}
+    needed = {"click", "emugpu", "ml_dtypes", "numpy", "platformdirs", "rich", "threadpoolctl", "zstandard"}
     assert {name.partition(" ")[0] for name in listed} - {"markdown-it-py", "mdurl", "pygments"} == needed  # rich's own
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from emugpu.emulator.errors import OF_INSTRUCTIONS, Fault, LimitExceeded
 from emugpu.emulator.machine import events, lifetime, reports
 from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.blas import one_thread
 from emugpu.emulator.machine.block_engine import BlockEngine, Stop
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.counters import Counters, add_instructions
@@ -114,7 +115,8 @@ class Machine:
             self._report_progress = progress
         if self.code.uses_launch_control:
             self._start_all()
-        with np.errstate(all="ignore"), _rare_collections() if self.grid.sink is not None else nullcontext():
+        rare = _rare_collections() if self.grid.sink is not None else nullcontext()
+        with np.errstate(all="ignore"), one_thread(), rare:
             try:
                 self._loop()
             finally:
