@@ -175,3 +175,26 @@ def test_what_is_told():
     assert order == ["Issued", "Committed", "Started", "Finished", "Awaited"]
     (awaited,) = [e for e in seen if isinstance(e, events.Awaited)]
     assert awaited.kind == "cp.async" and awaited.groups == tuple((lane, 0) for lane in range(32))
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "cp.async.cg.shared.global [%r2], [%rd2], 16; cp.async.wait_all;",
+        "ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%rd2]; st.shared.v4.b32 [%r2], {%r4, %r5, %r6, %r7};",
+    ],
+    ids=["cp.async", "ld"],
+)
+def test_lanes_that_read_sixteen_bytes_of_two_allocations(copy):
+    device = Device()
+    sources = [device.upload(SOURCE + n) for n in (0, 1)]
+    body = """
+    ld.param.u64 %rd2, [first]; ld.param.u64 %rd5, [second]; and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 1;
+    @%p1 mov.b64 %rd2, %rd5; mul.wide.u32 %rd3, %r0, 16; add.s64 %rd2, %rd2, %rd3; add.s64 %rd4, %rd0, %rd3;
+    mov.b32 %r2, words; mad.lo.u32 %r2, %r0, 16, %r2;
+    """
+    copy_out = "ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r2]; st.global.v4.b32 [%rd4], {%r4, %r5, %r6, %r7}; ret;"
+    done = launch(body + copy + copy_out, words=128, module_scope=WORDS, parameters=["u64 first", "u64 second"],
+                  arguments=sources, device=device)  # fmt: skip
+    odd = np.arange(32)[:, None] % 2
+    assert done.words(128).reshape(32, 4).tolist() == (SOURCE[:128].reshape(32, 4) + odd).tolist()
