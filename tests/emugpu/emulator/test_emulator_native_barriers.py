@@ -12,7 +12,7 @@ LONG = "add.u32 %r4, %r4, %r1; xor.b32 %r1, %r1, %r4;" * (SHORTEST // 2)
 """Code that is native in the middle of a block that Python runs otherwise."""
 FIRST = f"{LONG} shfl.sync.bfly.b32 %r4, %r1, 1, 31, 0xffff; {LONG}"
 SECOND = f"{LONG} shfl.sync.bfly.b32 %r4, %r1, 1, 31, 0xffff0000; {LONG}"
-LOOP = "{name}: add.u32 %r9, %r9, 1; {shuffle} setp.lt.u32 %p3, %r9, 300; @%p3 bra {name};"
+LOOP = "{name}: add.u32 %r9, %r9, 1; {shuffle} setp.lt.u32 %p3, %r9, 130; @%p3 bra {name};"
 ARRIVE, SYNC = "barrier.arrive 1, 64;", "barrier.sync 1, 64;"
 HALVES = {
     "a shuffle": (ARRIVE + FIRST, LONG + ARRIVE + SECOND),
