@@ -291,16 +291,19 @@ class Parameters:
     def __init__(self, block: bytes) -> None:
         self._block = block
 
-    def load_int(self, offset: int, nbytes: int) -> int:
+    def _read(self, offset: int, nbytes: int) -> bytes:
         block = self._block
         if offset % nbytes:
             raise Fault(f"parameter address {offset} is not aligned to the {nbytes} bytes of the access", "alignment")
         if offset + nbytes > len(block):
             raise Fault(f"reads kernel parameter bytes {offset}..{offset + nbytes - 1} of {len(block)}", "address")
-        return int.from_bytes(block[offset : offset + nbytes], "little")
+        return block[offset : offset + nbytes]
+
+    def load_int(self, offset: int, nbytes: int) -> int:
+        return int.from_bytes(self._read(offset, nbytes), "little")
 
     def gather(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
-        return np.array([self.load_int(offset, nbytes) for offset in offsets.tolist()], f"u{nbytes}")
+        return np.frombuffer(b"".join(self._read(offset, nbytes) for offset in offsets.tolist()), WORDS[nbytes])
 
 
 def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:

@@ -60,6 +60,18 @@ def test_lanes_load_pairs_and_halves_of_parameter_words():
     assert (from_table(body) == pairs[:, 1] * 1000 + pairs[:, 1] * 1_000_000).all()
 
 
+def test_lanes_load_four_parameter_words():
+    body = """
+    mov.b64 %rd4, first;
+    and.b32 %r2, %r0, 7;
+    mul.wide.u32 %rd5, %r2, 16; add.u64 %rd4, %rd4, %rd5;
+    ld.param.v4.b32 {%r3, %r4, %r5, %r6}, [%rd4];
+    mad.lo.u32 %r1, %r3, 3, %r4; mad.lo.u32 %r1, %r1, 3, %r5; mad.lo.u32 %r1, %r1, 3, %r6;
+    """
+    fours = TABLE[:32].reshape(8, 4)[LANES % 8]
+    assert (from_table(body) == fours @ np.uint32([27, 9, 3, 1])).all()
+
+
 def test_lanes_load_parameter_words_through_generic_addresses():
     body = """
     mov.b64 %rd4, first; cvta.param.u64 %rd4, %rd4;
