@@ -89,7 +89,7 @@ def _load(
 
 
 def _items(memory: Any, where: Any, nbytes: int, count: int) -> Iterable[Any]:
-    """Returns the items that are loaded. Those of each lane are one word, if there is one of that size."""
+    """Returns the items that are loaded. Those of each lane are loaded as one word, if there is one of that size."""
     if isinstance(where, int):
         return [memory.load_int(where + n * nbytes, nbytes) for n in range(count)]
     if nbytes * count not in WORDS:

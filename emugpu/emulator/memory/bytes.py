@@ -22,7 +22,7 @@ CHUNK_DTYPE = np.dtype(np.complex128)
 """A 16-byte type for moving whole chunks. Any such type would do; NumPy's take and put are fastest on a native one."""
 
 WORDS: dict[int, np.dtype[Any]] = UNSIGNED | {CHUNK: CHUNK_DTYPE}
-"""The words that one instruction can load or store for a lane, by their bytes."""
+"""The words that memories move for a lane in one step, by their bytes. A chunk is no integer: only its bytes count."""
 ALL_VALID = {n: np.ones(n, np.uint8).view(word)[0] for n, word in WORDS.items()}
 """The shadow of a word whose bytes were all written, by the size of the word."""
 

@@ -38,9 +38,9 @@ class Allocation:
     name: str
     data: NDArray[np.uint8]
     valid: NDArray[np.bool_] | None
-    words: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
-    """The (padded) bytes, viewed as unsigned integers of 1, 2, 4 and 8 bytes."""
-    shadow: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
+    words: dict[int, NDArray[Any]] = field(repr=False)
+    """The (padded) bytes, viewed as `WORDS` of 1, 2, 4, 8 and 16 bytes."""
+    shadow: dict[int, NDArray[Any]] = field(repr=False)
     """`valid`, viewed in the same way."""
     origins: StoredOrigins = field(default_factory=StoredOrigins, repr=False)
 
@@ -224,8 +224,8 @@ class GlobalMemory:
         low = value & ((1 << 8 * nbytes) - 1)
         self.write(address, np.frombuffer(low.to_bytes(nbytes, "little"), np.uint8), nbytes)
 
-    def gather(self, addresses: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
-        """Loads one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes for each element of `addresses`."""
+    def gather(self, addresses: NDArray[np.integer], nbytes: int) -> NDArray[Any]:
+        """Loads one naturally aligned word (`WORDS`) for each element of `addresses`."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
             values = []
@@ -245,10 +245,10 @@ class GlobalMemory:
         """Stores one naturally aligned integer per lane. If lanes collide, the last one wins."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
-            each = np.full(addresses.shape, values, WORDS[nbytes]).view(np.uint8).reshape(-1, nbytes)
+            each = np.broadcast_to(values, addresses.shape)
             for position, address in enumerate(addresses.tolist()):
                 with _of_lane(position):
-                    self.write(address, each[position], nbytes)
+                    self.store_int(address, nbytes, int(each[position]))
             return
         block, offsets = hit
         index = offsets >> (nbytes.bit_length() - 1)

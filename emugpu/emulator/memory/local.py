@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, WORDS, aligned_bytes, round_up
+from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, aligned_bytes, round_up
 from emugpu.emulator.memory.unwritten import FAULT, Unwritten
 
 THREADS = 32
@@ -39,8 +39,8 @@ class LocalMemory:
         self._pitch = round_up(nbytes, CHUNK)
         data, valid = aligned_bytes(THREADS * self._pitch), aligned_bytes(THREADS * self._pitch)
         self._about[:] = data.ctypes.data, valid.ctypes.data, self._pitch, self.tops.ctypes.data
-        self._words = {n: data.view(dtype) for n, dtype in WORDS.items()}
-        self._valid = {n: valid.view(dtype) for n, dtype in WORDS.items()}
+        self._words = {n: data.view(dtype) for n, dtype in UNSIGNED.items()}
+        self._valid = {n: valid.view(dtype) for n, dtype in UNSIGNED.items()}
 
     def allocate(self, lanes: NDArray[np.intp], sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
         """Extends the frames of some threads. Returns where their new bytes begin; these count as unwritten."""

@@ -19,7 +19,6 @@ from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, WORDS, Zeroed, aligned_bytes, round_up
 from emugpu.emulator.memory.unwritten import FAULT, StoredOrigins, Unwritten
 
-_VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
 MBARRIER_BYTES = 8
 
 
@@ -223,8 +222,8 @@ class SharedMemory:
 
     # -- one access per lane -----------------------------------------------------------------------
 
-    def gather(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
-        """Loads one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes for each element of `offsets`."""
+    def gather(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[Any]:
+        """Loads one naturally aligned word (`WORDS`) for each element of `offsets`."""
         index = self._word_index(offsets, nbytes)
         try:
             if not np.count_nonzero(self._valid_words[nbytes].take(index) != ALL_VALID[nbytes]):
@@ -234,8 +233,8 @@ class SharedMemory:
         self._check_lanes(offsets, nbytes, reading=True)
         return self._words[nbytes].take(index)
 
-    def scatter(self, offsets: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
-        """Stores one naturally aligned integer per lane. If lanes collide, the last one wins."""
+    def scatter(self, offsets: NDArray[np.integer], nbytes: int, values: NDArray[Any]) -> None:
+        """Stores one naturally aligned word (`WORDS`) per lane. If lanes collide, the last one wins."""
         index = self._word_index(offsets, nbytes)
         first, end = int(offsets.min()), int(offsets.max()) + nbytes
         outside = first < RESERVED_SHARED or end > self.size
@@ -279,7 +278,7 @@ class SharedMemory:
             for chunk in np.asarray(index).ravel().tolist():
                 self.check_no_mbarrier(chunk * CHUNK, (chunk + 1) * CHUNK)
         self.chunks[index] = items
-        self._valid_chunks[index] = _VALID_CHUNK
+        self._valid_chunks[index] = ALL_VALID[CHUNK]
 
     def peek_chunks(self, index: NDArray[np.integer]) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
         """Returns the result of `read_chunks`, and the mask of its bits that were never written, as 16-byte items."""

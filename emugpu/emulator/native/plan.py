@@ -34,9 +34,10 @@ from emugpu.emulator.translate.cfg import (
 )
 
 SHORTEST = 12
-"""Instructions of the shortest native piece in a block that Python runs otherwise: shorter ones are faster there."""
+"""What the shortest native piece in a block that Python runs otherwise costs Python, in plain instructions: cheaper
+pieces are faster there."""
 ACCESS = 4
-"""Plain instructions that cost Python as much as one that accesses memory."""
+"""What an access to memory costs Python, in plain instructions."""
 CTA_INDEX = [f"f.cta.index[{axis}]" for axis in range(3)]
 OF_ALL_CTAS = re.compile(r"f\.cta\.(rank|window|warps|cluster\.ctas)\b")
 """What all CTAs have in common that are alone in their clusters."""
@@ -277,7 +278,7 @@ class Planner:
                 pieces.append(Piece(index, index + 1, 0 if native else -1))
         merged: list[Piece] = []
         for piece in pieces:
-            if self._work(piece) < SHORTEST and not whole and not piece.synchronises:
+            if self._cost(piece) < SHORTEST and not whole and not piece.synchronises:
                 piece.start = -1
             if merged and merged[-1].start == -1 and piece.start == -1:
                 merged[-1].last = piece.last
@@ -287,8 +288,8 @@ class Planner:
             merged = [Piece(block.first, block.last, 0)]
         return [self._described(p) for p in merged] if any(p.start == 0 for p in merged) else []
 
-    def _work(self, piece: Piece) -> int:
-        """Returns how much the instructions of a piece cost in Python, in plain ones."""
+    def _cost(self, piece: Piece) -> int:
+        """Returns what a piece costs Python, in plain instructions."""
         accesses = sum(n in self._encoder.accesses for n in range(piece.first, piece.last))
         return piece.last - piece.first + (ACCESS - 1) * accesses
 
