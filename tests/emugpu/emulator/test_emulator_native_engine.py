@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_engine import PREFIX, Listener, library, listened, same, watched
+from native_engine import PREFIX, Listener, library, listened, outcome, same, watched
 from ptx_programs import WORDS, module_of, source
 
 from emugpu.emulator import Device, Fault, Livelock, Module
@@ -74,6 +74,18 @@ def test_what_python_does_in_a_block_is_done_between_native_pieces():
     found = same(source(body, WORDS))
     assert found["stops"][StopReason.LEFT]
     assert "error" not in found
+
+
+@pytest.mark.parametrize(
+    ("accesses", "plain", "is_native"),
+    [(0, 12, True), (0, 11, False), (1, 8, True), (1, 7, False), (3, 0, True), (2, 3, False)],
+)
+def test_a_piece_is_native_if_it_costs_python_as_much_as_twelve_plain_instructions(accesses, plain, is_native):
+    python = "match.any.sync.b32 %r2, %r0, -1;"
+    piece = "st.shared.u32 [%r7], %r0;" * accesses + "add.u32 %r1, %r0, 1;" * plain
+    with watched() as stops:
+        assert "error" not in outcome(source(PREFIX + python + piece + python + "ret;", WORDS), native=True)
+    assert bool(stops) == is_native
 
 
 COLLATZ = """
