@@ -62,4 +62,6 @@ def test_an_arrival_that_must_not_end_the_phase():
 def test_the_lanes_of_a_warp_arrive_one_after_the_other(count):
     """With a count of 20 the twentieth lane ends the phase, and the others arrive in the next one."""
     body = GENERIC.format(count=count) + "mbarrier.arrive.b64 %rd4, [%rd3]; mbarrier.pending_count.b64 %r1, %rd4;"
-    assert run(body + STORE_R1 + "ret;", module_scope=WORDS).tolist() == [count - lane % count for lane in range(32)]
+    done = launch(body + STORE_R1 + "ret;", module_scope=WORDS)
+    assert done.words(32).tolist() == [count - lane % count for lane in range(32)]
+    assert done.result.counters.mbarrier_arrivals == 32
