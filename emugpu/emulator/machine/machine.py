@@ -421,7 +421,8 @@ class Machine:
             return False
         suspect = self.wakeups.changes == changes and 0 < len(watch.polled) + watch.unnamed <= FEW_PLACES
         if proven or (suspect and self.grid.clock_reads == reads and self.patience.ends(fragment)):
-            self.standby.add_poller(fragment, watch.describe(fragment))
+            found = watch.found(self.grid.memory) if proven else None
+            self.standby.add_poller(fragment, watch.describe(fragment), found)
             return True
         if suspect and self.grid.clock_reads == reads:
             self.standby.preempted.append(fragment)
@@ -456,7 +457,7 @@ class Machine:
                 if n & (n - 1) == 0:
                     saved_block, changes = block, self.wakeups.changes
                     saved = [fragment.registers[slot] for slot in code.live_in[block]]
-                    watch.polled.clear()
+                    watch.begin()
                 following = code.functions[block](fragment, fragment.registers)
                 if following != BLOCKED:
                     self.block_counts[block] += 1

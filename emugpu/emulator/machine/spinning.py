@@ -20,6 +20,7 @@ from emugpu.emulator.machine import events, reports
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.sinks import Sink
 from emugpu.emulator.machine.state import Fragment
+from emugpu.emulator.memory.global_memory import GlobalMemory
 
 FEWEST_LOOKS = 4
 """After so many looks at which registers were alike the fragments are watched; then after twice as many, and so on."""
@@ -160,15 +161,39 @@ class Watch:
         self.polled: dict[str, events.Site] = {}
         self.unnamed = 0
         """Reads in a window that ran natively, which this sink did not see."""
+        self.accesses: list[events.Access] = []
+        self.accesses_only = True
+        """Whether the loop does nothing but access memory, and compute."""
+
+    def begin(self) -> None:
+        """The loop may begin here: what came before does not belong to it."""
+        self.polled.clear()
+        self.accesses.clear()
+        self.accesses_only = True
+
+    def found(self, memory: GlobalMemory) -> list[tuple[NDArray[np.uint8], bytes]] | None:
+        """Returns the places that the loop reads, and what it found there; None if more than global memory decides."""
+        if not self.accesses_only or any(access.space != "global" for access in self.accesses):
+            return None
+        places = []
+        for access in self.accesses:
+            size = access.nbytes * access.items
+            for address in np.unique(access.where).tolist():
+                block, offset = memory.find(address, size)
+                places.append(block.data[offset : offset + size])
+        return [(place, place.tobytes()) for place in places]
 
     def __call__(self, event: Any) -> None:
         if self.sink is not None:
             self.sink(event)
         if isinstance(event, events.Access):
+            self.accesses.append(event)
             where = event.where if isinstance(event.where, int) else int(event.where[0])
             place = f"global 0x{where:x}" if event.space == "global" else f"{event.space} memory at 0x{where:x}"
             self.polled[place] = event.site
-        elif isinstance(event, events.Polled):
+            return
+        self.accesses_only = self.accesses_only and isinstance(event, events.Fenced)
+        if isinstance(event, events.Polled):
             place = f"for parity {event.phase & 1} of the mbarrier at shared 0x{event.offset:x} of CTA rank {event.cta}"
             self.polled[place] = event.site
 

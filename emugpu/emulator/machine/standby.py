@@ -2,7 +2,8 @@
 
 The machine detects a warp that only polls. While such a warp runs alone nothing else changes, so if it comes back to a
 block with the same registers and has changed nothing itself, it would go on for ever. It stands by until something has
-happened. A warp that has run for long without waiting stands by until nothing else can run.
+happened; if its loop does nothing but read global memory, until something else is there. A warp that has run for long
+without waiting stands by until nothing else can run.
 
 Warps that go round a loop with barriers inside always find one of them ready. So after a spell, a number of turns in
 which no event has come from outside, all ready warps stand by until everything else has had its turn: asynchronous
@@ -14,6 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Livelock
 from emugpu.emulator.machine import reports
@@ -31,13 +35,23 @@ LONGEST_SPELL = 64
 """The same, in spells, if operations complete meanwhile."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Poller:
-    """A fragment that only polls. seen: the progress at that time. what: the accesses of its loop."""
+    """A fragment that only polls.
+
+    seen: the progress at that time. what: the accesses of its loop. found: the places that it reads, and what it found
+    there; None if more than these decide whether it goes on.
+    """
 
     fragment: Fragment
     seen: int
     what: str
+    found: list[tuple[NDArray[np.uint8], bytes]] | None
+
+    def may_go_on(self, progress: int) -> bool:
+        if self.found is None:
+            return self.seen != progress
+        return any(place.tobytes() != then for place, then in self.found)
 
 
 class Standby:
@@ -97,9 +111,13 @@ class Standby:
         self._wakeups.ready.clear()
         self._quiet_turns = self.spell = 0
 
-    def add_poller(self, fragment: Fragment, what: str) -> None:
-        """Handles a fragment that only polls. ``what`` describes the accesses of its loop."""
-        self.pollers.append(_Poller(fragment, self.progress, what))
+    def add_poller(
+        self, fragment: Fragment, what: str, found: list[tuple[NDArray[np.uint8], bytes]] | None = None
+    ) -> None:
+        """Handles a fragment that only polls. ``what`` describes the accesses of its loop, ``found`` is what they
+        found, if nothing else decides whether it goes on.
+        """
+        self.pollers.append(_Poller(fragment, self.progress, what, found))
 
     @property
     def is_empty(self) -> bool:
@@ -117,9 +135,10 @@ class Standby:
         if self._clusters.can_start and idle and (self.pollers or self.preempted or not self._clusters.running):
             self._start_cluster()
             return True
-        awake = [p for p in self.pollers if p.seen != self.progress]
+        awake = [p for p in self.pollers if p.may_go_on(self.progress)]
         if awake:
-            self.pollers = [p for p in self.pollers if p.seen == self.progress]
+            asleep = set(self.pollers).difference(awake)
+            self.pollers = [p for p in self.pollers if p in asleep]
             self._wake(awake)
             return True
         if self.preempted:

@@ -206,6 +206,26 @@ def test_a_spin_that_counts_its_rounds_without_end_reaches_the_limit():
         )
 
 
+# ---- pollers that nobody has answered ----
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_cta_that_polls_looks_again_when_something_else_is_there_and_not_whenever_another_one_goes_on(seed):
+    """Each CTA of a chain polls the word of the one before. How often does not depend on how many others poll."""
+
+    def accesses(ctas: int) -> float:
+        body = """
+@%p0 bra END; mul.wide.u32 %rd2, %r20, 4; add.s64 %rd2, %rd0, %rd2; setp.eq.u32 %p1, %r20, 0; @%p1 bra GIVE;
+POLL: ld.acquire.gpu.global.u32 %r5, [%rd2+-4]; setp.eq.u32 %p2, %r5, 0; @%p2 bra POLL;
+GIVE: mov.u32 %r7, 1; st.release.gpu.global.u32 [%rd2], %r7; END: ret;
+"""
+        result, words = run(body, "random", seed, grid=ctas, threads=32, initial=[0] * ctas)
+        assert words == [1] * ctas
+        return result.counters.instructions["memory"] / ctas
+
+    assert accesses(120) < 1.5 * accesses(30)
+
+
 # ---- spurious failures ----
 
 
