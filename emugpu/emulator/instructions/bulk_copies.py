@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.accesses import own_offset
 from emugpu.emulator.instructions.atomics import combine
+from emugpu.emulator.instructions.copied import Bytes, Content, copied
 from emugpu.emulator.instructions.table import (
     Effect,
     Translator,
@@ -36,11 +37,11 @@ from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction
+from emugpu.emulator.units.tma import NOWHERE
 
 ALIGNMENT = 16
 COMPLETE = "mbarrier::complete_tx::bytes"
 """The modifier of copies that signal an mbarrier."""
-Bytes = NDArray[np.uint8]
 Reduction = tuple[str, str] | None
 """An operation and a type, or None for a plain copy."""
 
@@ -90,8 +91,9 @@ class Departure:
     """A copy in flight from shared to global memory, in the thread's open bulk group.
 
     kind: "bulk.store" or "tma.store". read: returns the `nbytes` bytes when the copy starts. write: stores them and
-    returns how many were stored. source, written: return the regions that are read and written. tmap, coordinates:
-    those of a box, for a schedule that models how long it takes.
+    returns how many were stored. places: returns the address to which each byte goes, or NOWHERE. source, written:
+    return the regions that are read and written. tmap, coordinates: those of a box, for a schedule that models how long
+    it takes.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Departure:
         nbytes: int,
         read: Callable[[], Bytes],
         write: Callable[[Bytes], int],
+        places: Callable[[], NDArray[np.int64]],
         source: Callable[[], events.Region],
         written: Callable[[], tuple[events.Region, ...]],
         how: Reduction = None,
@@ -116,6 +119,8 @@ class Departure:
         self.nbytes = nbytes
         self.read = read
         self.write = write
+        self.places = places
+        self.how = how
         self.tmap = tmap
         self.coordinates = coordinates
         self.queue = f.cta.bulk.setdefault((f.warp.index, lane), BulkQueue())
@@ -135,19 +140,22 @@ class Departure:
         """Does the first half: afterwards the source has been read and may be overwritten."""
         f, grid = self.fragment, self.fragment.grid
         events.report_started(grid.sink, self.operation)
-        data = self.read() if grid.computes else None
+        content = None
+        if grid.computes:
+            content = copied(f, self.site, self.read) if self.how is None else Content(self.read())
         grid.counters.tma_shared_bytes_read += self.nbytes
         self.group.reading -= 1
         grid.wakeups.release(self.queue.waiters)
-        grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, data), f, self.site, subject=self))
+        grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, content), f, self.site, subject=self))
 
-    def _finish(self, data: Bytes | None) -> None:
+    def _finish(self, content: Content | None) -> None:
         """Does the second half: afterwards all bytes are in global memory."""
         grid = self.fragment.grid
-        if data is not None:
-            grid.counters.tma_global_bytes_written += self.write(data)
+        if content is not None:
+            grid.counters.tma_global_bytes_written += self.write(content.data)
+            content.undefine(grid.memory, self.places)
             if self.operation is not None:
-                self.operation.detail["values"] = data
+                self.operation.detail["values"] = content.data
         self.group.writing -= 1
         events.report_finished(grid.sink, self.operation)
         grid.wakeups.release(self.queue.waiters)
@@ -165,7 +173,8 @@ def to_global(
         chosen = None if mask is None else lane_value(mask, lane)
         source_bytes = partial(events.SharedBytes, f.cta.rank, offset, nbytes)
         read, write = partial(_bytes_at, f, offset, nbytes), partial(_put, f, to, how, chosen)
-        Departure(f, site, lane, "bulk.store", nbytes, read, write, source_bytes, partial(_items, to, nbytes), how)
+        regions = (source_bytes, partial(_items, to, nbytes))
+        Departure(f, site, lane, "bulk.store", nbytes, read, write, partial(_places, to, nbytes, chosen), *regions, how)
 
 
 def _items(address: int, nbytes: int) -> tuple[events.Region, ...]:
@@ -174,6 +183,11 @@ def _items(address: int, nbytes: int) -> tuple[events.Region, ...]:
 
 def _bytes_at(f: Fragment, offset: int, nbytes: int) -> Bytes:
     return f.cta.shared.read(offset, nbytes).copy()
+
+
+def _places(first: int, nbytes: int, chosen: int | None = None) -> NDArray[np.int64]:
+    places = np.arange(first, first + nbytes)
+    return places if chosen is None else np.where(chosen >> np.arange(nbytes) % 16 & 1, places, NOWHERE)
 
 
 def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) -> int:
@@ -194,33 +208,34 @@ def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) 
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """Bytes in flight to one offset of one or several CTAs. read: returns them when the copy starts.
+    """Bytes in flight to one offset of one or several CTAs. read: returns what is copied when the copy starts.
 
     edges: how many of the first and of the last bytes become undefined (``.ignore_oob``).
     """
 
-    read: Callable[[], Bytes]
+    read: Callable[[], Content]
     how: Reduction
     offset: int
     barrier: int
     operation: Operation | None
     edges: tuple[int, int]
-    data: Bytes | None = None
+    content: Content | None = None
 
     def land(self, targets: Sequence[Cta]) -> None:
         grid = targets[0].grid
         sink = grid.sink
         o = self.operation
-        if self.data is None:
+        if self.content is None:
             events.report_started(sink, o)
-            self.data = self.read().copy()
-        nbytes = self.data.size
+            self.content = self.read()
+        nbytes = self.content.data.size
         for cta in targets:
             cta.check_alive("a bulk copy writes into")
-            data = self.data
+            data = self.content.data
             if self.how is not None:
                 data = reduced(self.how, cta.shared.read(self.offset, nbytes), data)
             cta.shared.write(self.offset, data)
+            self.content.undefine(cta.shared, partial(_places, self.offset, nbytes))
             first, last = self.edges
             cta.shared.poison(self.offset, first)
             cta.shared.poison(self.offset + nbytes - last, last)
@@ -236,7 +251,7 @@ def _send(
     f: Fragment,
     site: Site,
     kind: str,
-    read: Callable[[], Bytes],
+    read: Callable[[], Content],
     source: events.Region | None,
     targets: Sequence[Cta],
     how: Reduction,
@@ -304,24 +319,29 @@ def to_shared(
         else:
             own = own_offset(f, at, "the source of a bulk copy")
             check(nbytes, offset, own)
-            read, region = partial(f.cta.shared.read, own, nbytes), events.SharedBytes(f.cta.rank, own, nbytes)
+            read, region = partial(_bytes_at, f, own, nbytes), events.SharedBytes(f.cta.rank, own, nbytes)
             first = last = 0
         places = offset, signal & OFFSET_MASK, nbytes
-        _send(f, site, "bulk.load", read, region, targets, how, places, (first, last))
+        content = partial(copied, f, site, read) if how is None else partial(_defined, read)
+        _send(f, site, "bulk.load", content, region, targets, how, places, (first, last))
 
 
 def _inner_bytes(f: Fragment, at: int, nbytes: int, first: int, inner: int) -> Bytes:
     """Returns bytes of global memory, of which only some, from the first one on, are looked at."""
     if inner == nbytes:
-        return f.grid.memory.read(at, nbytes)
+        return f.grid.memory.read(at, nbytes).copy()
     found = np.zeros(nbytes, np.uint8)
     if inner:
         found[first : first + inner] = f.grid.memory.read(at + first, inner)
     return found
 
 
-def _as_array(data: bytes) -> Bytes:
-    return np.frombuffer(data, np.uint8)
+def _defined(read: Callable[[], Bytes]) -> Content:
+    return Content(read())
+
+
+def _as_array(data: bytes) -> Content:
+    return Content(np.frombuffer(data, np.uint8))
 
 
 def store_async(

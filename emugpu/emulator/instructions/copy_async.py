@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.accesses import every_lane, own_offset, own_offsets
+from emugpu.emulator.instructions.copied import Bytes, copied
 from emugpu.emulator.instructions.mbarrier import reached
 from emugpu.emulator.instructions.table import (
     Effect,
@@ -78,12 +79,13 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int
         read = events.GlobalItems(addresses, sizes)
         written = events.SharedItems(f.cta.rank, offsets, nbytes)
         operation = grid.operation("cp.async", f, site, (read,), (written,), groups=_numbers(queues))
-    run = partial(_land, f, started, offsets, addresses, sizes, nbytes, operation)
+    run = partial(_land, f, site, started, offsets, addresses, sizes, nbytes, operation)
     grid.submit(AsyncOperation("cp.async", run, f, site, _pipe(f)))
 
 
 def _land(
     f: Fragment,
+    site: Site,
     started: CpAsync,
     offsets: NDArray[np.int64],
     addresses: NDArray[np.uint64],
@@ -94,22 +96,28 @@ def _land(
     # Threads may exit before their copies have landed. The CTA remains until then.
     grid, shared = f.grid, f.cta.shared
     events.report_started(grid.sink, operation)
-    full = sizes == nbytes
-    if full.all():
-        data = grid.memory.gather(addresses, nbytes)
-    else:
-        data = np.zeros(f.count, WORDS[nbytes])
-        if full.any():
-            data[full] = grid.memory.gather(addresses[full], nbytes)
-        for lane in np.flatnonzero(~full & (sizes > 0)).tolist():
-            size = int(sizes[lane])
-            data[lane : lane + 1].view(np.uint8)[:size] = grid.memory.read(int(addresses[lane]), size)
-    shared.scatter(offsets, nbytes, data)
+    content = copied(f, site, partial(_read, f, addresses, sizes, nbytes))
+    shared.scatter(offsets, nbytes, content.data.view(WORDS[nbytes]).ravel())
+    content.undefine(shared, lambda: offsets[:, None] + np.arange(nbytes))
     started.done = True
     if operation is not None:
-        operation.detail["values"] = data.view(np.uint8).reshape(f.count, nbytes)
+        operation.detail["values"] = content.data
     events.report_finished(grid.sink, operation)
     grid.wakeups.release(_queues(f).waiters)
+
+
+def _read(f: Fragment, addresses: NDArray[np.uint64], sizes: NDArray[np.int64], nbytes: int) -> Bytes:
+    """Returns a row of bytes for each lane, with zeros behind those that it copies."""
+    memory, full = f.grid.memory, sizes == nbytes
+    if full.all():
+        return memory.gather(addresses, nbytes).view(np.uint8).reshape(f.count, nbytes)
+    rows = np.zeros((f.count, nbytes), np.uint8)
+    if full.any():
+        rows[full] = memory.gather(addresses[full], nbytes).view(np.uint8).reshape(-1, nbytes)
+    for lane in np.flatnonzero(~full & (sizes > 0)).tolist():
+        size = int(sizes[lane])
+        rows[lane, :size] = memory.read(int(addresses[lane]), size)
+    return rows
 
 
 @instruction("cp.async.ca", "cp.async.cg", operands=range(3, 6), writes=0, family="memory")

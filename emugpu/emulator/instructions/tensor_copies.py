@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.accesses import own_offset
 from emugpu.emulator.instructions.bulk_copies import (
     COMPLETE,
-    Bytes,
     Departure,
     Reduction,
     operation_of,
     reduced,
     storing_lanes,
 )
+from emugpu.emulator.instructions.copied import Bytes, Content, copied
 from emugpu.emulator.instructions.table import Effect, Translator, Unsupported, elements, instruction, only, tuple_of
 from emugpu.emulator.instructions.tensor_maps import (
     coordinates_of,
@@ -37,7 +39,10 @@ from emugpu.emulator.memory.tensor_map import Im2colMap, TensorMap
 from emugpu.emulator.ptx.ast import Instruction
 from emugpu.emulator.units.tma import (
     SHARED_ALIGNMENT,
+    box_addresses,
+    box_places,
     chunk_positions,
+    column_addresses,
     load_box,
     load_column,
     pixel_addresses,
@@ -75,7 +80,9 @@ class Load:
     barrier: int = field(init=False)
     routes: tuple[Route, ...] = field(init=False)
     operation: Operation | None = None
-    box: Bytes | None = None
+    content: Content | None = None
+    nbytes: int = 0
+    """The bytes that have been read."""
 
     def issue(
         self,
@@ -114,25 +121,29 @@ class Load:
         every = range(len(routes)) if grid.choices.splits_multicast else (None,)
         for n in every:
             some = slice(None) if n is None else slice(n, n + 1)
-            run = partial(self._land, some)
+            run = partial(self._land, f, site, some)
             grid.submit(AsyncOperation(self.kind, run, f, site, subject=(self, n or 0)))
 
-    def _land(self, some: slice) -> None:
+    def _land(self, f: Fragment, site: Site, some: slice) -> None:
         """Writes the box to some of its destinations, and signals its bytes there."""
         routes = self.routes[some]
-        grid, tmap = routes[0][0].grid, self.tmap
+        grid, tmap = f.grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
-        if self.box is None and grid.computes:
+        if self.content is None and grid.computes:
             events.report_started(sink, self.operation)
-            self.box, read = self.fetch()
-            counters.tma_global_bytes_read += read
+            self.content = copied(f, site, self._read)
+            if self.kind == "tma.load":
+                counters.tma_box_bytes += nbytes
+            counters.tma_global_bytes_read += self.nbytes
             by_tensor = counters.tma_global_bytes_read_by_tensor
-            by_tensor[self.name] = by_tensor.get(self.name, 0) + read
+            by_tensor[self.name] = by_tensor.get(self.name, 0) + self.nbytes
         for cta, signalled in routes:
             cta.check_alive("a TMA load writes into")
             signalled.check_alive("a TMA load signals")
-        if self.box is not None:
-            write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
+        if self.content is not None:
+            write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.content.data)
+            for cta, _ in routes:
+                self.content.undefine(cta.shared, partial(box_places, tmap, self.offset))
         landed = self.operation.writes[some] if self.operation is not None else ()
         for n, (_, signalled) in enumerate(routes):
             barrier = signalled.mbarrier(self.barrier)
@@ -142,6 +153,10 @@ class Load:
                 sink(events.BytesLanded(o, o.agent, o.site, signalled.rank, self.barrier, barrier.phase, nbytes))
             barrier.complete_bytes(nbytes)
         counters.tma_shared_bytes_written += nbytes * len(routes)
+
+    def _read(self) -> Bytes:
+        data, self.nbytes = self.fetch()
+        return data
 
 
 def _routes(cluster: Cluster, where: int, mask: int | None, signal_rank: int, cta_group: int) -> tuple[Route, ...]:
@@ -195,7 +210,8 @@ def reduce_box(f: Fragment, site: Site, address: Value, start: Start, source: Va
         offset = box_offset(f, lane_value(source, lane))
         read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(_put_box, f, tmap, at, how)
         regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
-        Departure(f, site, lane, "bulk.store", tmap.box_bytes, read, write, *regions, how)
+        places = partial(box_addresses, tmap, at)
+        Departure(f, site, lane, "bulk.store", tmap.box_bytes, read, write, places, *regions, how)
 
 
 def _chunks(f: Fragment, tmap: TensorMap, offset: int) -> events.Region:
@@ -256,7 +272,11 @@ def scatter(f: Fragment, site: Site, address: Value, start: Start, source: Value
         offset = box_offset(f, lane_value(source, lane))
         read, write = partial(read_box, f.cta.shared, four, offset), partial(_put_rows, f, one, starts)
         regions = (partial(_chunks, f, four, offset), partial(_boxes, one, starts))
-        Departure(f, site, lane, "bulk.store", four.box_bytes, read, write, *regions)
+        Departure(f, site, lane, "bulk.store", four.box_bytes, read, write, partial(_row_places, one, starts), *regions)
+
+
+def _row_places(one: TensorMap, starts: list[tuple[int, int]]) -> NDArray[np.int64]:
+    return np.concatenate([box_addresses(one, at) for at in starts])
 
 
 def _put_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]], data: Bytes) -> int:
@@ -302,8 +322,9 @@ def store_pixels(f: Fragment, site: Site, address: Value, start: Start, source: 
         places = _pixels(f, tmap, start, (), lane)
         offset = box_offset(f, lane_value(source, lane))
         read, write = partial(read_box, f.cta.shared, tmap.placed, offset), partial(store_column, f.grid.memory, places)
+        addresses = partial(column_addresses, tmap, places)
         regions = (partial(_chunks, f, tmap.placed, offset), partial(_items, places))
-        Departure(f, site, lane, "bulk.store", tmap.placed.box_bytes, read, write, *regions)
+        Departure(f, site, lane, "bulk.store", tmap.placed.box_bytes, read, write, addresses, *regions)
 
 
 # ---- boxes ----
@@ -314,13 +335,8 @@ def tma_load(f: Fragment, site: Site, address: Value, start: Start, where: Where
     for lane in f.lanes:
         name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         at = coordinates_of(tmap, start, lane)
-        load = Load("tma.load", name, tmap, at, partial(_fetch_box, f, tmap, at))
+        load = Load("tma.load", name, tmap, at, partial(load_box, f.grid.memory, tmap, at))
         load.issue(f, site, lane, partial(_boxes, tmap, [at]), where, group)
-
-
-def _fetch_box(f: Fragment, tmap: TensorMap, at: tuple[int, ...]) -> tuple[Bytes, int]:
-    f.grid.counters.tma_box_bytes += tmap.box_bytes
-    return load_box(f.grid.memory, tmap, at)
 
 
 def tma_store(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
@@ -331,8 +347,9 @@ def tma_store(f: Fragment, site: Site, address: Value, start: Start, source: Val
         at = coordinates_of(tmap, start, lane)
         read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(store_box, f.grid.memory, tmap, at)
         regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
-        nbytes = tmap.box_bytes
-        Departure(f, site, lane, "tma.store", nbytes, read, write, *regions, tmap=tmap, coordinates=at, offset=offset)
+        more: dict[str, Any] = {"tmap": tmap, "coordinates": at, "offset": offset}
+        places = partial(box_addresses, tmap, at)
+        Departure(f, site, lane, "tma.store", tmap.box_bytes, read, write, places, *regions, **more)
 
 
 # ---- the table ----

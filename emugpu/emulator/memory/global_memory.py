@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from emugpu.emulator.errors import Fault
+from emugpu.emulator.errors import Fault, UndefinedRead
 from emugpu.emulator.memory.address_space import GLOBAL_WINDOW
 from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, WORDS, common_bytes, round_up
 from emugpu.emulator.memory.unwritten import FAULT, StoredOrigins, Unwritten
@@ -70,9 +70,12 @@ class Allocation:
         valid = self.valid[offset : offset + nbytes]
         if not valid.all():
             first = offset + int(valid.argmin())
-            byte = f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}')"
-            fault = self.origins.read(byte, self.base + first)
-            unwritten.read(fault, self.data[offset : offset + nbytes], valid)
+            unwritten.read(self.undefined_read(first), self.data[offset : offset + nbytes], valid)
+
+    def undefined_read(self, offset: int, why: str = "") -> UndefinedRead:
+        """Returns the fault of a read of the byte at an offset, which is undefined. ``why`` adds to the message."""
+        byte = f"global memory byte {self.base + offset:#x} (byte {offset} of '{self.name}')"
+        return self.origins.read(byte, self.base + offset, why)
 
     def mark_valid(self, offset: int, nbytes: int) -> None:
         """Marks a range as written."""

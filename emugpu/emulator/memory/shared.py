@@ -163,7 +163,7 @@ class SharedMemory:
             fault = self._origins.read(f"shared memory byte {first:#x}", first, " (16-byte chunk access)", first)
             rows = (-1, CHUNK)
             self._unwritten.read(fault, self.data.reshape(rows), self.valid.reshape(rows), flat)
-        if key is not None:
+        elif key is not None:
             self._known_valid.add(key)
 
     def _check_chunk_range(self, index: NDArray[np.integer]) -> None:

@@ -6,7 +6,8 @@ lanes of a tile, the columns beside an accumulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -58,6 +59,20 @@ class Unwritten:
         self.mode = mode
         self._note = note
         self._random = np.random.default_rng(seed)
+        self._byte: int | None = None
+        self._given: list[tuple[NDArray[np.bool_], Any, NDArray[np.bool_]]] = []
+
+    @contextmanager
+    def read_as(self, byte: int) -> Iterator[None]:
+        """Reads of unwritten bytes return this byte meanwhile, in every mode. The bytes stay unwritten."""
+        self._byte = byte
+        try:
+            yield
+        finally:
+            self._byte = None
+            for written, where, before in reversed(self._given):
+                written[where] = before
+            self._given.clear()
 
     def read(
         self, fault: Fault, data: NDArray[Any], written: NDArray[np.bool_], where: Any = ..., spreads: bool = False
@@ -68,17 +83,22 @@ class Unwritten:
         spreads: whether the NaN of "report" spreads to all results, so that it shows as poison there. If not, the code
         that reads for a register turns the fault into poison.
         """
-        if self.mode == "fault" or (self.mode == "poison" and not spreads):
+        if self._byte is None and (self.mode == "fault" or (self.mode == "poison" and not spreads)):
             raise fault
         there = np.ascontiguousarray(data[where])
-        if self.mode == "random":
+        if self._byte is None and self.mode == "random":
             given = np.frombuffer(self._random.bytes(there.nbytes), there.dtype).reshape(there.shape)
         else:
-            byte = 0 if self.mode == "zero" else REPORTED
+            byte = self._byte
+            if byte is None:
+                byte = 0 if self.mode == "zero" else REPORTED
             given = np.full(there.nbytes, byte, np.uint8).view(there.dtype).reshape(there.shape)
         data[where] = np.where(written[where], there, given)
+        if self._byte is not None:
+            self._given.append((written, where, written[where].copy()))
+        else:
+            self._note(str(fault))
         written[where] = True
-        self._note(str(fault))
 
 
 FAULT = Unwritten()

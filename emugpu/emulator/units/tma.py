@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from operator import add, le, mul
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from emugpu.emulator.memory.swizzle import Swizzle
 from emugpu.emulator.memory.tensor_map import Im2colMap, TensorMap
 from emugpu.emulator.units import numerics
 
+NOWHERE = -1
+"""The place of a byte that a copy does not write."""
 SHARED_ALIGNMENT = 128
 """Alignment of a box in shared memory (CUDA C++ Programming Guide, TMA alignment requirements)."""
 
@@ -72,6 +75,17 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
     target, nbytes = inside.global_view(memory, reading=False)
     target[...] = inside.dense_view(dense)
     return nbytes
+
+
+def box_addresses(tmap: TensorMap, coords: Sequence[int]) -> NDArray[np.int64]:
+    """Returns the device address of each byte of a dense box that is stored at `coords`, NOWHERE outside the tensor."""
+    inside = _Inside(tmap, coords)
+    dense = np.full(tmap.dense_bytes, NOWHERE)
+    if not inside.empty:
+        layout = tmap.byte_layout(inside.counts)
+        offsets = [np.arange(n) * stride for n, stride in zip(layout.shape, layout.strides, strict=True)]
+        inside.dense_view(dense)[...] = tmap.address + inside.offset + reduce(np.add.outer, offsets)
+    return dense
 
 
 class _Inside:
@@ -137,14 +151,10 @@ class _Inside:
         at = [int(p) for p in position[::-1]]
         at[0] //= self.tmap.global_bytes
         where = tuple(f + p for f, p in zip(self.first, at, strict=True))
-        return Fault(
-            f"TMA load reads byte {byte} of '{block.name}' ({block.base + byte:#x}), which was never written "
-            f"(element {where} of the box)",
-            "uninitialised",
-        )
+        return block.undefined_read(byte, f" (element {where} of the box)")
 
-    def dense_view(self, dense: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Returns the part as a byte view of a dense box, with the shape of `global_view`."""
+    def dense_view(self, dense: NDArray[Any]) -> NDArray[Any]:
+        """Returns the part as a view of a dense box with an item for each byte, with the shape of `global_view`."""
         tmap = self.tmap
         size = tmap.element.bytes
         shape = (*tmap.box_shape[:0:-1], tmap.box_shape[0] * size)
@@ -199,6 +209,11 @@ def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
     The swizzle is applied to the address that a chunk would have without it. Fault unless `offset` is 128-byte aligned.
     """
     return _place_of(tmap, offset).positions
+
+
+def box_places(tmap: TensorMap, offset: int) -> NDArray[np.int64]:
+    """Returns the shared memory offset of each byte of a dense box that is put at `offset`."""
+    return (chunk_positions(tmap, offset)[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
 
 
 def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
@@ -262,6 +277,12 @@ def load_column(memory: GlobalMemory, tmap: Im2colMap, places: list[tuple[int, i
         if nbytes:
             dense[pixel, :nbytes] = memory.read(address, nbytes)
     return dense.reshape(-1), sum(nbytes for _, nbytes in places)
+
+
+def column_addresses(tmap: Im2colMap, places: list[tuple[int, int]]) -> NDArray[np.int64]:
+    """Returns the device address of each byte of a dense column that is stored, NOWHERE outside the tensor."""
+    inner = np.arange(tmap.placed.dense_bytes // len(places))
+    return np.concatenate([np.where(inner < nbytes, address + inner, NOWHERE) for address, nbytes in places])
 
 
 def store_column(memory: GlobalMemory, places: list[tuple[int, int]], dense: NDArray[np.uint8]) -> int:

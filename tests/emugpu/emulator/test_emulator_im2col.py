@@ -7,6 +7,7 @@ import pytest
 from ptx_programs import launch
 
 from emugpu.emulator import Device, Fault, Im2colMap, TensorMap
+from emugpu.emulator.memory.global_memory import GlobalMemory
 
 CHANNELS, PIXELS = 8, 16
 ROOM = ".shared .align 1024 .b8 words[512]; .shared .align 8 .b64 full;"
@@ -90,20 +91,30 @@ def test_a_column_has_up_to_1024_pixels():
         im2col_map(device, x, pixels=1025)
 
 
-def test_pixels_are_stored():
-    device = Device()
+@pytest.mark.parametrize("lanes", [32, 7])
+def test_pixels_are_stored(lanes):
+    """Only some lanes write their part of the pixels: the rest of what is stored is undefined."""
+    memory = GlobalMemory()
+    device = Device(memory=memory, uninitialised="poison")
     tensor_map = im2col_map(device, np.zeros((1, 4, 5, CHANNELS), np.float32), lower=(0, 0), upper=(0, 0))
-    body = """
+    body = (
+        f"setp.lt.u32 %p2, %r0, {lanes};"
+        """
     mov.b32 %r2, words; mad.lo.u32 %r8, %r0, 16, %r2; mad.lo.u32 %r9, %r0, 4, 1; cvt.rn.f32.u32 %r9, %r9;
-    st.shared.v4.b32 [%r8], {%r9, %r9, %r9, %r9}; fence.proxy.async; bar.sync 0;
+    @%p2 st.shared.v4.b32 [%r8], {%r9, %r9, %r9, %r9}; fence.proxy.async; bar.sync 0;
     setp.eq.u32 %p1, %r0, 0; mov.b32 %r4, 0; mov.b32 %r5, 3; mov.b32 %r6, 1;
     @%p1 cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [map, {%r4, %r5, %r6, %r4}], [%r2];
     @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0; ret;
     """
+    )
     launch(body, module_scope=ROOM, parameters=["map map"], arguments=[tensor_map], device=device)
-    found = device.download(tensor_map.address, np.float32, (20, 2, 4))
+    block, _ = memory.find(tensor_map.address, 640)
+    found = block.data.view(np.float32).reshape(20, 2, 4)
     assert not found[:8].any()
-    assert found[8:, :, 0].ravel().tolist() == [4.0 * t + 1 for t in range(24)]
+    defined = min(lanes, 24)
+    assert found[8:, :, 0].ravel()[:defined].tolist() == [4.0 * t + 1 for t in range(defined)]
+    valid = np.ones(640, np.bool_) if block.valid is None else block.valid
+    assert (valid == (np.arange(640) < 8 * 32 + 16 * defined)).all()
 
 
 def test_the_mode_of_a_map_must_be_that_of_the_instruction():

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch
+from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch, source
 
-from emugpu.emulator import Device, Fault
+from emugpu.emulator import Device, Fault, Module, TensorMap
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.native.library import library_for
 
@@ -242,3 +242,94 @@ def test_undefined_bits_in_a_buffer_that_was_written_are_seen_and_end_where_it_i
     assert launched("st.global.b32 [%rd0], 1;").words(1)[0] == 1
     with pytest.raises(Fault, match="never written"):
         launched("ld.global.b32 %r5, [%rd0]; setp.eq.u32 %p2, %r5, 3; @%p2 exit;")
+
+
+# ---- what is copied ----
+
+ROOM = WORDS + ".shared .align 8 .b64 full;"
+READY = """
+mov.b32 %r2, words; mov.b32 %r3, full; setp.eq.u32 %p1, %r0, 0; mov.b32 %r4, 0; mov.b32 %r5, 1; mov.b32 %r6, 2;
+mov.b32 %r7, 3; mov.b16 %rs1, 0xff; ld.param.u64 %rd2, [from];
+@%p1 mbarrier.init.shared.b64 [%r3], 1; bar.warp.sync -1;
+@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 512;
+"""
+LANDED = "W: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra W; bar.warp.sync -1;"
+COMPLETE = "mbarrier::complete_tx::bytes"
+STORED = "@%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0; bar.warp.sync -1;"
+TO_SHARED = {
+    "bytes": f"@%p1 cp.async.bulk.shared::cta.global.{COMPLETE} [%r2], [%rd2], 512, [%r3];" + LANDED,
+    "box": f"@%p1 cp.async.bulk.tensor.2d.shared::cta.global.tile.{COMPLETE} [%r2], [map, {{%r4, %r4}}], [%r3];"
+           + LANDED,
+    "rows": f"@%p1 cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.{COMPLETE} [%r2], "
+            "[map, {%r4, %r4, %r5, %r6, %r7}], [%r3];" + LANDED,
+    "each lane": "mul.wide.u32 %rd3, %r0, 16; add.s64 %rd3, %rd2, %rd3; mad.lo.u32 %r8, %r0, 16, %r2;"
+                 "cp.async.cg.shared.global [%r8], [%rd3], 16; cp.async.wait_all; bar.warp.sync -1;",
+}  # fmt: skip
+TO_GLOBAL = {
+    "bytes": "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r2], 512;" + STORED,
+    "half of the bytes": "@%p1 cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd0], [%r2], 512, %rs1;" + STORED,
+    "box": "@%p1 cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [to, {%r4, %r4}], [%r2];" + STORED,
+    "rows": "@%p1 cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group "
+            "[to, {%r4, %r4, %r5, %r6, %r7}], [%r2];" + STORED,
+}  # fmt: skip
+SOURCE = np.random.default_rng(1).integers(1, 256, 512, dtype=np.uint8)
+WRITTEN = np.random.default_rng(2).random(512) < 0.5
+
+
+class Copying:
+    """512 bytes of which some were written are copied; rows of a box have a swizzle if both copies are boxes."""
+
+    def __init__(self, body: str, swizzle: str = "none"):
+        self.memory = GlobalMemory()
+        self.source, self.out = self.memory.alloc(512, "source"), self.memory.alloc(512, "out")
+        for n in np.flatnonzero(WRITTEN).tolist():
+            self.memory.write(self.source + n, SOURCE[n : n + 1])
+        boxes = [TensorMap(at, "u32", (32, 4), (128,), (32, 4), swizzle=swizzle) for at in (self.source, self.out)]
+        self.device = Device(memory=self.memory, uninitialised="poison")
+        text = source(READY + body + "ret;", ROOM, parameters=["u64 from", "map map", "map to"])
+        self.device.launch(Module.from_text(text), grid=1, block=32, arguments=[self.out, self.source, *boxes])
+
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes, and which of them are defined."""
+        block, _ = self.memory.find(self.out, 512)
+        return block.data, block.valid
+
+
+@pytest.mark.parametrize("back", TO_GLOBAL)
+@pytest.mark.parametrize("way", TO_SHARED)
+def test_a_copy_carries_what_is_undefined_byte_by_byte(way, back):
+    swizzle = "128B" if {way, back} <= {"box", "rows"} else "none"
+    copied = Copying(TO_SHARED[way] + TO_GLOBAL[back], swizzle)
+    data, valid = copied.found()
+    expected = WRITTEN & (np.arange(512) % 16 < 8) if back == "half of the bytes" else WRITTEN
+    assert (valid == expected).all() and (data[expected] == SOURCE[expected]).all()
+    with pytest.raises(Fault, match=r"copies what PTX line \d+ loads \(.*'source'.*never written"):
+        copied.device.download(copied.out + int(expected.argmin()), np.uint8, 1)
+
+
+@pytest.mark.parametrize("back", TO_GLOBAL)
+def test_undefined_bytes_that_are_copied_and_then_written_again_are_no_error(back):
+    rest = "mul.wide.u32 %rd3, %r0, 16; add.s64 %rd3, %rd0, %rd3; st.global.v4.b32 [%rd3], {%r0, %r0, %r0, %r0};"
+    copied = Copying(TO_GLOBAL[back] + rest)
+    assert (copied.device.download(copied.out, np.uint32, 128) == np.repeat(LANES, 4)).all()
+
+
+@pytest.mark.parametrize("way", TO_SHARED)
+def test_copied_bytes_that_are_undefined_decide_nothing(way):
+    look = "mad.lo.u32 %r8, %r0, 16, %r2; ld.shared.b32 %r9, [%r8];"
+    Copying(TO_SHARED[way] + look + "st.global.b32 [%rd0], %r9;")
+    with pytest.raises(Fault, match=r"uses register %p3, which comes from .*'source'.*never written") as error:
+        Copying(TO_SHARED[way] + look + "setp.eq.u32 %p3, %r9, 7; @%p3 st.global.b32 [%rd0], 0;")
+    assert error.value.rule == "uninitialised"
+
+
+REDUCTIONS = [
+    "global.shared::cta.bulk_group.add.u32 [%rd0], [%r2], 512",
+    f"shared::cluster.shared::cta.{COMPLETE}.add.u32 [%r2], [%r2], 512, [%r3]",
+]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_reduction_computes_with_what_it_reads(reduction):
+    with pytest.raises(Fault, match="shared memory byte 0x400 is read but was never written"):
+        Copying(f"@%p1 cp.reduce.async.bulk.{reduction};" + STORED)

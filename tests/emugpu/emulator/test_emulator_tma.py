@@ -144,6 +144,10 @@ def test_store_writes_the_inside_and_nothing_else(data):
             new[at] = elements[index]
             count += element.bytes
     assert written == count
+    places = tma.box_addresses(tmap, coords)
+    inside = places != tma.NOWHERE
+    assert [int(memory.read(at, 1)[0]) for at in places[inside].tolist()] == dense[inside].tolist()
+    assert np.count_nonzero(inside) == count
     whole = TensorMap(address, element, dims, strides, (16 // element.bytes,) + (1,) * (rank - 1))
     for row in np.ndindex(*new.shape[:-2]):
         got = b""
