@@ -259,9 +259,11 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
 
 
 def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
-    """Returns whether a register has the same value in all fragments as before the split."""
-    for f in parts:
-        value = f.registers[slot]
+    """Returns whether a register has the values of before the split in all fragments, and not one scalar in all."""
+    values = [f.registers[slot] for f in parts]
+    if all(isinstance(value, int) and value == values[0] for value in values):
+        return False
+    for f, value in zip(parts, values, strict=True):
         if value is not before and (f.single < 0 or type(value) is Poison or value != before.item(f.single)):
             return False
     return True

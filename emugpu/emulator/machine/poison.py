@@ -182,7 +182,7 @@ def _executing_lanes() -> int:
 
 
 def made(value: Any, undefined: Any, origin: str, rule: str = "undefined") -> Value:
-    """Returns a register value: a `Poison` if it has undefined bits, else an array, or a scalar if all lanes agree."""
+    """Returns a register value: a `Poison` if it has undefined bits, else an array, or a scalar if it is one."""
     undefined = np.asarray(undefined)
     if undefined.any():
         dtype = np.asarray(value).dtype
@@ -190,7 +190,7 @@ def made(value: Any, undefined: Any, origin: str, rule: str = "undefined") -> Va
         return Poison(value, undefined, origin, rule)
     if not isinstance(value, np.ndarray) or not value.ndim:
         return value.item() if isinstance(value, np.generic | np.ndarray) else value
-    return value.item(0) if bool((value == value[0]).all()) else value
+    return value
 
 
 def unwritten(name: str, dtype: Any) -> Poison:

@@ -394,6 +394,11 @@ SHORT = {
     "a shuffle with bounds of each lane": "shl.b32 %r1, %r0, 3; or.b32 %r1, %r1, 3; "
     "shfl.sync.idx.b32 %r2, %r0, 9, %r1, -1; shfl.sync.down.b32 %r3, %r2, 1, %r0, -1; "
     "st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
+    "a guard that writes all lanes for the first time": "setp.lt.u32 %p1, %r0, 99; @%p1 mov.b32 %r20, 7; "
+    "st.global.u32 [%rd1], %r20; st.global.u32 [%rd1+128], %r20;",
+    "lanes that were alone, and whose values agree": "mov.b32 %r1, 6; setp.lt.u32 %p1, %r0, 2; "
+    "@%p1 mov.b32 %r1, -7; @!%p1 ret; setp.eq.u32 %p2, %r0, 0; @%p2 bra ZERO; mov.b32 %r2, 3; bra.uni MEET; "
+    "ZERO: mov.b32 %r2, 4; MEET: st.global.u32 [%rd1], %r1; st.global.u32 [%rd1+128], %r2;",
 }
 
 
