@@ -83,7 +83,7 @@ def _map_at(f: Fragment, site: Site, address: int) -> tuple[str, TensorMap]:
     try:
         data = _read(f, address)
     except Fault as fault:
-        if fault.rule == "alignment":
+        if fault.rule in ("alignment", "uninitialised"):
             raise
         data = b""
     if not tensor_map_bytes.is_tensor_map(data):

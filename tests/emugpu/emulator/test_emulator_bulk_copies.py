@@ -368,6 +368,14 @@ def test_bytes_that_are_no_tensor_map():
                       arguments=[out, bytes(320), pointer])  # fmt: skip
 
 
+def test_a_tensor_map_of_which_bytes_were_never_written_is_said_to_be_so():
+    device = Device(uninitialised="poison")
+    with pytest.raises(Fault, match=r"'pointer'.*never written") as error:
+        device.launch(Module.from_text(FROM_MEMORY.format(body="", target="sm_90a")), grid=1, block=32,
+                      arguments=[device.alloc(512), bytes(320), device.alloc(128, "pointer")])  # fmt: skip
+    assert error.value.rule == "uninitialised"
+
+
 STORES = {
     "tensor": "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd3, {%r6, %r7}], [%r5];",
     "bytes": "cp.async.bulk.global.shared::cta.bulk_group [%rd5], [%r5], 32;",

@@ -177,7 +177,7 @@ def test_a_tensor_map_in_global_memory():
 
     assert np.array_equal(load_box(POINTER, arguments), ROWS[8:16])
     with pytest.raises(Fault, match="is not that of a tensor map"):
-        load_box(POINTER, lambda device, out, tmap, other: [out, 1, None, device.alloc(128)])
+        load_box(POINTER, lambda device, out, tmap, other: [out, 1, None, device.upload(np.zeros(128, np.uint8))])
 
 
 COPY_STRUCT = """
