@@ -183,8 +183,7 @@ def _written(f: Fragment, site: Site, memory: Any, where: Any, nbytes: int, valu
             places = [(at, f.lanes[-1])] if isinstance(where, int) else zip(at.tolist(), f.lanes, strict=True)
             for place, lane in places:
                 what = f"{site.place} in CTA {f.cta.index}, warp {f.warp.index}, lane {lane} stores", register.origin
-                for byte in _undefined_bytes(undefined, lane, nbytes):
-                    memory.undefine(place + byte, what)
+                memory.undefine(place + np.array(_undefined_bytes(undefined, lane, nbytes), np.int64), what)
     return stored[0] if len(stored) == 1 else tuple(stored)
 
 

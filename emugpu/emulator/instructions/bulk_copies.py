@@ -140,9 +140,7 @@ class Departure:
         """Does the first half: afterwards the source has been read and may be overwritten."""
         f, grid = self.fragment, self.fragment.grid
         events.report_started(grid.sink, self.operation)
-        content = None
-        if grid.computes:
-            content = copied(f, self.site, self.read) if self.how is None else Content(self.read())
+        content = copied(f, self.site, self.read, self.how is not None) if grid.computes else None
         grid.counters.tma_shared_bytes_read += self.nbytes
         self.group.reading -= 1
         grid.wakeups.release(self.queue.waiters)
@@ -322,7 +320,7 @@ def to_shared(
             read, region = partial(_bytes_at, f, own, nbytes), events.SharedBytes(f.cta.rank, own, nbytes)
             first = last = 0
         places = offset, signal & OFFSET_MASK, nbytes
-        content = partial(copied, f, site, read) if how is None else partial(_defined, read)
+        content = partial(copied, f, site, read, how is not None)
         _send(f, site, "bulk.load", content, region, targets, how, places, (first, last))
 
 
@@ -334,10 +332,6 @@ def _inner_bytes(f: Fragment, at: int, nbytes: int, first: int, inner: int) -> B
     if inner:
         found[first : first + inner] = f.grid.memory.read(at + first, inner)
     return found
-
-
-def _defined(read: Callable[[], Bytes]) -> Content:
-    return Content(read())
 
 
 def _as_array(data: bytes) -> Content:

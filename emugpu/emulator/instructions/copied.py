@@ -36,20 +36,21 @@ class Content:
         the data there, or NOWHERE.
         """
         if self.undefined is not None:
-            for place in places()[self.undefined].tolist():
-                if place != NOWHERE:
-                    memory.undefine(place, self.stored)
+            at = places()[self.undefined]
+            memory.undefine(at[at != NOWHERE], self.stored)
 
 
-def copied(f: Fragment, site: Site, read: Callable[[], Bytes]) -> Content:
+def copied(f: Fragment, site: Site, read: Callable[[], Bytes], reduces: bool = False) -> Content:
     """Returns what a copy by a fragment reads. Fault on unwritten bytes unless such bits are values (`loaded_origin`).
 
     read: returns a new array. Bytes that depend on unwritten ones differ between a read that finds these all zeros and
-    one that finds them all ones.
+    one that finds them all ones. reduces: whether the copy computes with what it reads.
     """
     try:
         return Content(read())
     except Fault as fault:
+        if reduces:
+            raise
         origin = loaded_origin(f, site, fault)
     with f.grid.unwritten.read_as(0):
         zeros = read()

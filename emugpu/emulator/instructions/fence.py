@@ -5,6 +5,8 @@ Execution is sequentially consistent here, so a fence is only reported to the si
 
 from __future__ import annotations
 
+import numpy as np
+
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.accesses import every_lane
 from emugpu.emulator.instructions.table import (
@@ -100,8 +102,7 @@ def discard(f: Fragment, site: Site, address: Value, nbytes: Value) -> None:
             message = f"discards {nbytes} bytes at {place:#x}; it must be {LINE} at a multiple of {LINE}"
             raise Fault(message, "alignment", position=position)
         f.grid.memory.find(place, LINE)
-        for byte in range(LINE):
-            f.grid.memory.undefine(place + byte, what)
+        f.grid.memory.undefine(place + np.arange(LINE), what)
     f.grid.wakeups.changes += 1
     if f.grid.sink is not None:
         words = LINE // 8

@@ -94,8 +94,7 @@ def _store(
         masks = arrange(stack_rows([v.undefined if type(v) is Poison else 0 for v in values]))
         stored = f"{site.place} in CTA {f.cta.index}, warp {f.warp.index} stores", poison.origin
         places = (rows.offsets[:, None] + np.arange(CHUNK)).ravel()
-        for place in places[masks.reshape(-1).view(np.uint8) != 0].tolist():
-            f.cta.shared.undefine(place, stored)
+        f.cta.shared.undefine(places[masks.reshape(-1).view(np.uint8) != 0], stored)
     f.grid.wakeups.changes += 1
     sink = f.grid.sink
     if sink is not None:

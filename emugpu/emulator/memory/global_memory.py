@@ -273,14 +273,17 @@ class GlobalMemory:
         dtype = UNSIGNED[nbytes]
         return np.frombuffer(b"".join(values), dtype), np.frombuffer(b"".join(missing), dtype)
 
-    def undefine(self, address: int, stored: tuple[str, str]) -> None:
-        """Marks a byte as undefined, because of a store: see `StoredOrigins.note`."""
-        block, offset = self.find(address, 1)
-        is_first = block.valid is None
-        block.poisonable()[offset] = False
-        if is_first and self.on_first_undefined is not None:
-            self.on_first_undefined(block)
-        block.origins.note(address, stored)
+    def undefine(self, addresses: NDArray[np.integer], stored: tuple[str, str]) -> None:
+        """Marks bytes as undefined, because of a store: see `StoredOrigins.note`."""
+        while addresses.size:
+            block, _ = self.find(int(addresses[0]), 1)
+            here = (addresses >= block.base) & (addresses < block.end)
+            is_first = block.valid is None
+            block.poisonable()[addresses[here] - block.base] = False
+            if is_first and self.on_first_undefined is not None:
+                self.on_first_undefined(block)
+            block.origins.note(addresses[here], stored)
+            addresses = addresses[~here]
 
     def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
         """Returns the allocation that holds all addresses, and the offsets in it, or None. Checks the alignment."""

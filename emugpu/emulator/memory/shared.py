@@ -58,10 +58,11 @@ class SharedMemory:
         self.valid[offset : offset + nbytes] = False
         self._known_valid.clear()
 
-    def undefine(self, offset: int, stored: tuple[str, str]) -> None:
-        """Marks a byte as undefined, because of a store: see `StoredOrigins.note`."""
-        self.poison(offset, 1)
-        self._origins.note(offset, stored)
+    def undefine(self, offsets: NDArray[np.integer], stored: tuple[str, str]) -> None:
+        """Marks bytes as undefined, because of a store: see `StoredOrigins.note`."""
+        self.valid[offsets] = False
+        self._known_valid.clear()
+        self._origins.note(offsets, stored)
 
     # -- live mbarriers, which nothing may overwrite -----------------------------------------------
 

@@ -6,7 +6,7 @@ lanes of a tile, the columns beside an accumulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -21,7 +21,7 @@ REPORTED = 0xFF
 
 
 MOST_STORED = 1 << 16
-"""A memory keeps the origins of at most so many undefined bytes."""
+"""A memory that has the origins of so many undefined bytes keeps those of no more."""
 
 
 class StoredOrigins:
@@ -31,10 +31,12 @@ class StoredOrigins:
         self._of: dict[int, tuple[str, str]] = {}
         """By the place of the byte."""
 
-    def note(self, place: int, stored: tuple[str, str]) -> None:
-        """Records an undefined byte that a thread stores: a text about the store, and the origin of the value."""
-        if place in self._of or len(self._of) < MOST_STORED:
-            self._of[place] = stored
+    def note(self, places: NDArray[np.integer], stored: tuple[str, str]) -> None:
+        """Records undefined bytes that a thread stores: a text about the store, and the origin of the value."""
+        noted: Iterable[int] = places.tolist()
+        if len(self._of) >= MOST_STORED:
+            noted = self._of.keys() & noted
+        self._of.update(dict.fromkeys(noted, stored))
 
     def read(self, byte: str, place: int, why: str = "", offset: int | None = None) -> UndefinedRead:
         """Returns the fault of a read of an undefined byte. ``byte`` names it, ``why`` adds to the message."""
@@ -60,7 +62,6 @@ class Unwritten:
         self._note = note
         self._random = np.random.default_rng(seed)
         self._byte: int | None = None
-        self._given: list[tuple[NDArray[np.bool_], Any, NDArray[np.bool_]]] = []
 
     @contextmanager
     def read_as(self, byte: int) -> Iterator[None]:
@@ -70,9 +71,6 @@ class Unwritten:
             yield
         finally:
             self._byte = None
-            for written, where, before in reversed(self._given):
-                written[where] = before
-            self._given.clear()
 
     def read(
         self, fault: Fault, data: NDArray[Any], written: NDArray[np.bool_], where: Any = ..., spreads: bool = False
@@ -94,11 +92,9 @@ class Unwritten:
                 byte = 0 if self.mode == "zero" else REPORTED
             given = np.full(there.nbytes, byte, np.uint8).view(there.dtype).reshape(there.shape)
         data[where] = np.where(written[where], there, given)
-        if self._byte is not None:
-            self._given.append((written, where, written[where].copy()))
-        else:
+        if self._byte is None:
             self._note(str(fault))
-        written[where] = True
+            written[where] = True
 
 
 FAULT = Unwritten()
