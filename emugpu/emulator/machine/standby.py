@@ -3,7 +3,8 @@
 The machine detects a warp that only polls. While such a warp runs alone nothing else changes, so if it comes back to a
 block with the same registers and has changed nothing itself, it would go on for ever. It stands by until something has
 happened; if its loop does nothing but read global memory, until something else is there. A warp that has run for long
-without waiting stands by until nothing else can run.
+without waiting stands by until nothing else can run. It may have written the same again and again, so all that poll
+look before it goes on.
 
 Warps that go round a loop with barriers inside always find one of them ready. So after a spell, a number of turns in
 which no event has come from outside, all ready warps stand by until everything else has had its turn: asynchronous
@@ -35,7 +36,7 @@ LONGEST_SPELL = 64
 """The same, in spells, if operations complete meanwhile."""
 
 
-@dataclass(eq=False)
+@dataclass
 class _Poller:
     """A fragment that only polls.
 
@@ -48,10 +49,8 @@ class _Poller:
     what: str
     found: list[tuple[NDArray[np.uint8], bytes]] | None
 
-    def may_go_on(self, progress: int) -> bool:
-        if self.found is None:
-            return self.seen != progress
-        return any(place.tobytes() != then for place, then in self.found)
+    def finds_another(self) -> bool:
+        return self.found is None or any(place.tobytes() != then for place, then in self.found)
 
 
 class Standby:
@@ -135,10 +134,13 @@ class Standby:
         if self._clusters.can_start and idle and (self.pollers or self.preempted or not self._clusters.running):
             self._start_cluster()
             return True
-        awake = [p for p in self.pollers if p.may_go_on(self.progress)]
+        awake: list[_Poller] = []
+        asleep: list[_Poller] = []
+        for p in self.pollers:
+            looks = p.seen != self.progress and (self.preempted or p.finds_another())
+            (awake if looks else asleep).append(p)
         if awake:
-            asleep = set(self.pollers).difference(awake)
-            self.pollers = [p for p in self.pollers if p in asleep]
+            self.pollers = asleep
             self._wake(awake)
             return True
         if self.preempted:

@@ -226,6 +226,20 @@ GIVE: mov.u32 %r7, 1; st.release.gpu.global.u32 [%rd2], %r7; END: ret;
     assert accesses(120) < 1.5 * accesses(30)
 
 
+@pytest.mark.parametrize("schedule", ["fifo", "declining", "reversed"])
+def test_a_cta_that_polls_sees_a_value_that_comes_and_goes(schedule):
+    """CTA 1 counts modulo 4 in a word, until CTA 0, which polls it for 3, says that it has seen it."""
+    body = """
+@%p0 bra END; setp.ne.u32 %p2, %r20, 0; @%p2 bra COUNT;
+POLL: ld.relaxed.gpu.global.u32 %r5, [%rd0]; setp.ne.u32 %p1, %r5, 3; @%p1 bra POLL;
+st.relaxed.gpu.global.u32 [%rd0+4], 7; bra END;
+COUNT: mov.u32 %r9, 0;
+NEXT: and.b32 %r10, %r9, 3; st.relaxed.gpu.global.u32 [%rd0], %r10; add.u32 %r9, %r9, 1;
+ld.relaxed.gpu.global.u32 %r6, [%rd0+4]; setp.eq.u32 %p3, %r6, 0; @%p3 bra NEXT; END: ret;
+"""
+    assert run(body, schedule, threads=32, max_steps=10_000_000)[1][1] == 7
+
+
 # ---- spurious failures ----
 
 
