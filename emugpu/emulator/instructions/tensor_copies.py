@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,9 +346,10 @@ def tma_store(f: Fragment, site: Site, address: Value, start: Start, source: Val
         at = coordinates_of(tmap, start, lane)
         read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(store_box, f.grid.memory, tmap, at)
         regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
-        more: dict[str, Any] = {"tmap": tmap, "coordinates": at, "offset": offset}
-        places = partial(box_addresses, tmap, at)
-        Departure(f, site, lane, "tma.store", tmap.box_bytes, read, write, places, *regions, **more)
+        nbytes, places = tmap.box_bytes, partial(box_addresses, tmap, at)
+        Departure(
+            f, site, lane, "tma.store", nbytes, read, write, places, *regions, tmap=tmap, coordinates=at, offset=offset
+        )
 
 
 # ---- the table ----

@@ -259,7 +259,9 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
 
 
 def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
-    """Returns whether a register has the values of before the split in all fragments, and not one scalar in all."""
+    """Returns whether a register has the values of before the split in all fragments. If these are one and the same
+    scalar, it is not, because `merge_values` then returns the scalar, as the native engine does.
+    """
     values = [f.registers[slot] for f in parts]
     if all(isinstance(value, int) and value == values[0] for value in values):
         return False
