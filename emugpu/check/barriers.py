@@ -256,8 +256,9 @@ class Generation:
             self.clock = Clock(known.space)
         if semantics not in RELEASES:
             self.clock.join(known, RELAXED)
-            if thread.fenced is not None and thread.fenced[1] >= SCOPES["cluster"]:
-                self.clock.join(thread.fenced[0])
+            for clock, scope in thread.fenced:
+                if scope >= SCOPES["cluster"]:
+                    self.clock.join(clock)
         else:
             self.clock.join(known)
 

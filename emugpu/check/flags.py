@@ -8,7 +8,7 @@ after the read do that, too. `Flags` remembers who wrote and who read, and looks
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,15 +33,13 @@ Addresses = int | NDArray[np.integer]
 class FlagWrite(NamedTuple):
     """A strong write.
 
-    ``clock`` is what its thread knew, ``released`` what the write has released, or None. ``scope`` is the scope of the
-    release.
+    ``clock`` is what its thread knew, ``released`` what the write has released, in the scope of each release.
     """
 
     where: Addresses
     agent: Agent
     clock: Clock
-    released: Clock | None
-    scope: int
+    released: Sequence[tuple[Clock, int]]
     site: Site
 
 
@@ -57,18 +55,14 @@ class FlagRead(NamedTuple):
     before: int
 
 
-class Fence(NamedTuple):
-    time: int
-    scope: int
-
-
 class Flags:
-    """The strong accesses of a launch to global memory, and the last fence of each thread."""
+    """The strong accesses of a launch to global memory, and the last fence of each thread and scope."""
 
     def __init__(self) -> None:
         self._writes: list[FlagWrite] = []
         self._reads: dict[tuple[Components, int, int, int], FlagRead] = {}
-        self._fences: dict[tuple[Components, int], Fence] = {}
+        self._fences: dict[tuple[Components, int], dict[int, int]] = {}
+        """By component and scope: the time."""
         self._later: deque[tuple[Number, Callable[[], Iterable[tuple[Access, Moment]]]]] = deque()
         self._room = MOST
         self.reached = ALL
@@ -97,7 +91,7 @@ class Flags:
                     by = moment.space, moment.who, moment.time
                     self._read(event.where, by, scope_of(event.site), event.site)
                 if event.mode != "read":
-                    self._wrote(FlagWrite(event.where, event.agent, moment.clock, None, WEAK, event.site))
+                    self._wrote(FlagWrite(event.where, event.agent, moment.clock, (), event.site))
 
     def wrote(self, write: FlagWrite) -> None:
         self._take_later()
@@ -120,7 +114,7 @@ class Flags:
             self._reads[key] = read
 
     def fenced(self, thread: Thread, scope: int) -> None:
-        self._fences[thread.clock.space, thread.own] = Fence(thread.time, scope)
+        self._fences.setdefault((thread.clock.space, thread.own), {})[scope] = thread.time
 
     def between(self, first: Record, second: Record, clock: Clock) -> Lack | None:
         """Returns what is missing between two accesses of different CTAs if a flag lies between them, else None.
@@ -174,17 +168,16 @@ class Flags:
         wide = "gpu" if needed == SCOPES["gpu"] else "cluster"
         at, seen = f"PTX line {write.site.line}", f"PTX line {read.site.line}"
         missing, fixes = [], []
-        released = write.released is not None and write.released.knows(first.space, first.who, first.time, ORDER)
-        if not released or write.scope < needed:
+        stamp = first.space, first.who, first.time
+        scope = max((scope for clock, scope in write.released if clock.knows(*stamp, ORDER)), default=WEAK)
+        if scope < needed:
             missing.append(
-                f"no release{_of_scope(needed, write.scope if released else WEAK)} between the first access and the "
+                f"no release{_of_scope(needed, scope)} between the first access and the "
                 f"{write.site.verb} at {write.site.place}, which the other CTA finds"
             )
             fixes.append(f"{_fence(wide)} before {at} in the thread that executes it, or .release.{wide} in {at}")
-        fence = self._fences.get((read.space, read.who))
-        if fence is not None and not (read.time <= fence.time <= clock.latest(read.space, read.who, ORDER)):
-            fence = None
-        scope = max(read.scope, fence.scope if fence is not None else WEAK)
+        fences, latest = self._fences.get((read.space, read.who), {}), clock.latest(read.space, read.who, ORDER)
+        scope = max(read.scope, *(scope for scope, time in fences.items() if read.time <= time <= latest), WEAK)
         if scope < needed:
             missing.append(
                 f"no acquire{_of_scope(needed, scope)} between the {read.site.verb} at {read.site.place}, which finds "

@@ -307,32 +307,38 @@ class GenericProxy:
             self.overwrite((event,))
             return
         known = thread.peek()
-        released = None
         if site.semantics in RELEASES:
             self.model.release_lanes(agent, site)
-            released = Released(thread.release(), scope, scope, agent._replace(lanes=0))
-        elif thread.fenced is not None or self._sc_fences:
+            released = [(thread.release(), scope)]
+        else:
             self.model.release_fenced_lanes(agent, site)
-            clock, fenced = thread.fenced or (Clock(thread.clock.space), WEAK)
-            if self._sc_fences:
-                # The actions that happened before, as executed, order fences. What relaxed reads alone found does not.
-                clock = clock.copy()
-                clock.join(thread.release().executed(), RELAXED)
-            released = Released(clock, fenced, scope, agent._replace(lanes=0))
-        over = self.model.phases_over(known, agent.cluster)
-        if over and site.semantics not in RELEASES:
-            # Even an unfenced flag tells that a phase of a barrier of threads is over.
-            clock = Clock(known.space) if released is None else released.clock.copy()
-            for who, time in over:
-                clock.set(who, time, ONLY_EXECUTION)
-            released = Released(clock, released.scope if released else WEAK, scope, agent._replace(lanes=0))
+            released = list(thread.fenced)
+            tells = self._tells(thread, agent)
+            if tells is not None:
+                clock, of_fence = released.pop() if released else (Clock(known.space), WEAK)
+                tells.join(clock)
+                released.append((tells, of_fence))
         if event.space == "global":
-            is_release = released is not None and released.scope != WEAK
-            passed, reach = (released.clock, min(released.scope, scope)) if released and is_release else (None, WEAK)
-            self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, reach, site))
+            passed = [(clock, min(scope, one)) for clock, one in released if one != WEAK]
+            self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, site))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
-            self._flags[place] = _with(held, released) if released is not None else held
+            for clock, one in released:
+                held = _with(held, Released(clock, one, scope, agent._replace(lanes=0)))
+            self._flags[place] = held
+
+    def _tells(self, thread: Thread, agent: Agent) -> Clock | None:
+        """Returns what a strong write tells without a release: which phases of barriers of threads are over, and, in
+        order that fences of fence.sc follow one another, what happened before it, as executed. What relaxed reads alone
+        found is not among that.
+        """
+        over = self.model.phases_over(thread.peek(), agent.cluster)
+        if not over and not self._sc_fences:
+            return None
+        clock = thread.release().executed() if self._sc_fences else Clock(thread.clock.space)
+        for who, time in over:
+            clock.set(who, time, ONLY_EXECUTION)
+        return clock
 
     # ---- fences ----
 
@@ -365,8 +371,9 @@ class GenericProxy:
                 self._lanes.meet(event.agent)
             thread.fence = (thread.own, thread.time, list(thread.unmet))
             _fence_threads(thread, scope, self.model.threads.silent)
-            if sequential and thread.fenced is not None:
-                fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])
+            if sequential:
+                released, _ = thread.fenced[-1]
+                fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, released)
                 kept = self._sc_fences.setdefault(fence.space, {}).setdefault((fence.who, scope), [])
                 kept.append(fence)
                 if len(kept) > SC_FENCES_KEPT:
@@ -407,15 +414,15 @@ def _with(held: list[Released], released: Released) -> list[Released]:
 def _fence_threads(thread: Thread, scope: int, silent: Sequence[int]) -> None:
     """Handles fence and membar: acquires what relaxed reads have found, and releases for later relaxed writes.
 
-    Only the lanes that have read, and those that they have met since then, acquire it. ``silent`` holds the
-    `silent_meetings` of the kernel.
+    Only the lanes that have read, and those that they have met since then, acquire it. A later fence acquires what
+    needs a wider scope. ``silent`` holds the `silent_meetings` of the kernel.
     """
     for found in thread.pending:
         rows = found.rows if scope >= found.needed else NARROW
         thread.hear(found.lanes, partial(Clock.join, other=found.clock, rows=rows), found.site, silent)
-    thread.pending.clear()
+    thread.pending = [found for found in thread.pending if scope < found.needed]
     thread.heard_own = False
-    thread.fenced = (thread.release(), scope)
+    thread.fenced = (*(one for one in thread.fenced if one[1] > scope), (thread.release(), scope))
 
 
 def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:

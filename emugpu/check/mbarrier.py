@@ -158,9 +158,8 @@ class TrackedMBarrier:
             self._pass_on(released, near, scope)
             return
         self._gather(released, UNFENCED)
-        if thread.fenced is not None:
-            clock, fence_scope = thread.fenced
-            self._pass_on(clock, near, fence_scope)
+        for clock, fence_scope in thread.fenced:
+            self._pass_on(clock, near, min(fence_scope, scope))
 
     def _fence(self, tensor: Rows, needed: int, scope: int) -> None:
         """Lets relaxed waits follow tcgen05 operations, if the arrival has the scope that holds both threads."""
@@ -240,15 +239,15 @@ class TrackedMBarrier:
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:
             over, over_far, fenced = self.ends.get(phase, (self.over, self.over_far, self.fenced))
-            released = [(over, ALL)]
+            released = [(over, ALL, SCOPES["cta"])]
             if over_far is not None and scope >= SCOPES["cluster"]:
-                released.append((over_far, LAST_ROW))
-            for clock, rows in released:
+                released.append((over_far, LAST_ROW, SCOPES["cluster"]))
+            for clock, rows, needed in released:
                 if semantics in ACQUIRES:
                     thread.acquire(clock, rows)
                 else:
                     thread.acquire(clock, UNFENCED)
-                    thread.pending.append(Found(clock.copy(), rows, 0, agent.lanes, site))
+                    thread.pending.append(Found(clock.copy(), rows, needed, agent.lanes, site))
             for tensor in fenced[: scope + 1]:
                 if len(tensor):
                     publish(thread.own_clock(), tensor)

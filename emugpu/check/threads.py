@@ -94,12 +94,13 @@ class Thread:
     """A part of a warp that executes together, as a component with a clock.
 
     ``tensor`` holds the tcgen05 operations that its own may follow, by tcgen05.fence::after_thread_sync. ``fenced`` is
-    what its last fence released, with the fence's scope. ``pending`` is what its next fence acquires; ``heard_own``
-    says whether lanes of its own warp released any of it. ``version`` changes whenever the thread acquires or releases.
-    ``unmet`` holds its moments with accesses since the lanes of its warp met. ``fence`` is its last fence: the
-    component, the time, and what was unmet then. ``behind`` holds the lanes that know less than ``clock``. ``heard`` is
-    the last instruction by which the thread has learned something since it split, ``heard_together`` the last before.
-    ``learned`` holds what was released at the places that it polls, by place and instruction, as it last found it.
+    what its fences released, each with its scope: the last fence, and before it the last ones of wider scopes.
+    ``pending`` is what its next fences acquire; ``heard_own`` says whether lanes of its own warp released any of it.
+    ``version`` changes whenever the thread acquires or releases. ``unmet`` holds its moments with accesses since the
+    lanes of its warp met. ``fence`` is its last fence: the component, the time, and what was unmet then. ``behind``
+    holds the lanes that know less than ``clock``. ``heard`` is the last instruction by which the thread has learned
+    something since it split, ``heard_together`` the last before. ``learned`` holds what was released at the places that
+    it polls, by place and instruction, as it last found it.
     """
 
     own: int
@@ -108,7 +109,7 @@ class Thread:
     cta: int
     lanes: int
     time: int = field(init=False)
-    fenced: tuple[Clock, int] | None = None
+    fenced: tuple[tuple[Clock, int], ...] = ()
     pending: list[Found] = field(default_factory=list)
     heard_own: bool = False
     version: int = 0

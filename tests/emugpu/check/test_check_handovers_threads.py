@@ -234,6 +234,23 @@ def flag_expects(s) -> Outcome:
     return outcome(not (released and acquired) and unordered)
 
 
+def fences_of_two_scopes(s) -> str:
+    """Thread 0 of CTA 0 writes in front of one fence and behind it, and raises the flag; that of CTA 1 reads both."""
+    raises = "st.global.b32 [%m0], 1;" + s.first + "st.global.b32 [%m0+4], 2;" + s.second
+    raises += "st.relaxed.gpu.global.b32 [%m1], 1;"
+    reads = f"ld.global.b32 %r7, [%m0+{0 if s.read == 'the first' else 4}];"
+    sees = spin("ld.relaxed.gpu.global.b32 %r5, [%m1];") + s.after + reads
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    return ranks + only("%r6 eq 0", raises) + only("%r6 eq 1", sees)
+
+
+def fences_of_two_scopes_expects(s) -> Outcome:
+    """A fence anywhere between the access and the flag will do, whatever other fences there are (PTX ISA 8.8)."""
+    between = s.first + s.second if s.read == "the first" else s.second
+    wide = ("gpu" in between or "gl" in between) and ("gpu" in s.after or "gl" in s.after)
+    return outcome(not wide and ("scope" if between else "race-global"))
+
+
 SC_FENCES = ("membar.gl;", "fence.sc.gpu;", "fence.acq_rel.gpu;", "fence.sc.cta;", "")
 
 
@@ -417,6 +434,19 @@ TABLES = [
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "fences of two scopes around a relaxed flag",
+        dict(
+            first=("fence.acq_rel.gpu;", "fence.acq_rel.cta;", "membar.gl;", ""),
+            second=("fence.acq_rel.cta;", "fence.acq_rel.gpu;", "membar.cta;", ""),
+            after=("fence.acq_rel.gpu; fence.acq_rel.cta;", "membar.cta; membar.gl;", "fence.acq_rel.cluster;"),
+            read=("the first", "the second"),
+        ),
+        fences_of_two_scopes,
+        fences_of_two_scopes_expects,
+        grid=2,
+        arguments=flag_words,
     ),
     Table(
         "fences of all threads around a relaxed flag",

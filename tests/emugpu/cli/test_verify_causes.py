@@ -93,6 +93,13 @@ CASES = {
     "a flag whose acquire has the scope of the CTA": handed(
         ("no acquire of .gpu scope (only of .cta)",), AFTER="fence.acq_rel.cta;"
     ),
+    "a flag in front of which the wider fence is the earlier one": handed(
+        ("no release of .gpu scope (only of .cluster)",),
+        RELEASE="fence.acq_rel.cluster; fence.acq_rel.cta; red.relaxed.gpu.global.add.u32 [%rd3], 1;",
+    ),
+    "a flag after which the wider fence is the earlier one": handed(
+        ("no acquire of .gpu scope (only of .cluster)",), AFTER="fence.acq_rel.cluster; fence.acq_rel.cta;"
+    ),
     "a release before the other warp has written": handed(
         ("no barrier between the first access and the red.relaxed of warp 0 at PTX line ", "fix bar.sync"),
         MEET="",
