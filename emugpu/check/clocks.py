@@ -36,6 +36,8 @@ OWN = np.array([EXECUTION, ORDER, VISIBLE])
 
 ONLY_EXECUTION = slice(EXECUTION, EXECUTION + 1)
 """The row of the order of execution."""
+ONLY_BEFORE = slice(BEFORE, BEFORE + 1)
+"""The row of the tcgen05 operations that others may follow."""
 UNFENCED = slice(0, BEFORE)
 """Rows that even a relaxed synchronisation whose scope is too narrow carries over."""
 RELAXED = slice(0, 3)

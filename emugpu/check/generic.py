@@ -21,10 +21,12 @@ from emugpu.check.clocks import (
     INITIALISED,
     LOCAL,
     NARROW,
+    ONLY_BEFORE,
     ONLY_EXECUTION,
     ORDER,
     RELAXED,
     REMOTE,
+    UNFENCED,
     VISIBLE,
     Clock,
     Components,
@@ -284,7 +286,7 @@ class GenericProxy:
                 rows = ALL if meets and released.scope >= needed else NARROW
                 acquires = site.semantics in ACQUIRES and meets
                 if not is_known:
-                    thread.acquire(released.clock, rows if acquires else RELAXED)
+                    thread.acquire(released.clock, rows if acquires else RELAXED if meets else UNFENCED)
                 is_own = released.agent[:3] == agent[:3]
                 if acquires and is_own:
                     self._lanes.meet(agent)
@@ -328,14 +330,18 @@ class GenericProxy:
             self._flags[place] = held
 
     def _tells(self, thread: Thread, agent: Agent) -> Clock | None:
-        """Returns what a strong write tells without a release: which phases of barriers of threads are over, and, in
-        order that fences of fence.sc follow one another, what happened before it, as executed. What relaxed reads alone
-        found is not among that.
+        """Returns what a strong write tells without a release: which phases of barriers of threads are over; which
+        tcgen05 operations come before a tcgen05.fence::before_thread_sync (PTX ISA 9.7.16.6.3); and, so that one
+        fence.sc can follow another, what happened before it, as executed. What relaxed reads alone found is not among
+        that.
         """
         over = self.model.phases_over(thread.peek(), agent.cluster)
-        if not over and not self._sc_fences:
+        has_tensor_fences = self.model.has_tensor_fences
+        if not over and not self._sc_fences and not has_tensor_fences:
             return None
         clock = thread.release().executed() if self._sc_fences else Clock(thread.clock.space)
+        if has_tensor_fences:
+            clock.join(thread.peek(), ONLY_BEFORE)
         for who, time in over:
             clock.set(who, time, ONLY_EXECUTION)
         return clock

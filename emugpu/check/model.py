@@ -86,6 +86,7 @@ class Model:
             for site in sites
         )
         """Whether a warp may arrive at a barrier of threads and not wait."""
+        self.has_tensor_fences = any("fence::after_thread_sync" in site.modifiers for site in sites)
         self.orders_by_strong = self.has_arrivals or any(map(_orders_by_strong, sites))
         """Whether a strong access may order other accesses, by what it releases or acquires itself or with a fence."""
         self._phases: dict[int, dict[tuple[int, int], int]] = {}

@@ -1,7 +1,7 @@
 """Tensor memory behind tcgen05.fence and behind exits: what the PTX ISA shows to be right, and what lacks a part of it.
 
 Of the canonical synchronization patterns (9.7.16.6.4), these are those of two threads that do not form a pipeline. The
-ISA lets the threads meet by relaxed operations.
+ISA lets the threads meet by relaxed operations, also by those on a flag (9.7.16.6.3, and the example of tcgen05.fence).
 """
 
 from __future__ import annotations
@@ -121,6 +121,94 @@ def copy_multiply_copy_expects(s) -> Outcome:
     )
 
 
+FLAG = "shared::cluster.b32 [%r12]"
+RAISES = {
+    "relaxed": f"st.relaxed.cta.{FLAG}, 1;",
+    "volatile": f"st.volatile.{FLAG}, 1;",
+    "release": f"st.release.cta.{FLAG}, 1;",
+    "atomic": "atom.relaxed.cta.shared::cluster.add.u32 %r6, [%r12], 1;",
+}
+SEES = {
+    "relaxed": f"ld.relaxed.cta.{FLAG.replace(' ', ' %r5, ')};",
+    "volatile": f"ld.volatile.{FLAG.replace(' ', ' %r5, ')};",
+    "acquire": f"ld.acquire.cta.{FLAG.replace(' ', ' %r5, ')};",
+}
+NO_FLAG = "mov.b32 %r12, slot+8;" + only("%thread eq 0", f"st.volatile.{FLAG}, 0;")
+
+
+def spin(load: str) -> str:
+    return f"SPIN: {load} setp.eq.u32 %p13, %r5, 0; @%p13 bra SPIN;"
+
+
+def load_flag_multiply(s) -> str:
+    """Warp 0 loads an accumulator and raises a flag, thread 32 sees it and multiplies. bars: drained."""
+    return (
+        only("%thread eq 0", initialise(1))
+        + NO_FLAG
+        + PREPARED
+        + allocated(1)
+        + only("%warp eq 0", LD + (WAIT_LD if s.completed else "") + (BEFORE if s.before else "")
+               + RAISES[s.raised] + WAIT_LD)
+        + only("%thread eq 32", spin(SEES[s.seen]) + (AFTER if s.after else "") + mma(1, 128, 16) + commit("bars"))
+        + wait("bars")
+        + AFTER
+        + freed(1)
+    )  # fmt: skip
+
+
+def load_flag_multiply_expects(s) -> Outcome:
+    is_ordered = (s.raised, s.seen) == ("release", "acquire")
+    if not s.completed or not (is_ordered or (s.before and s.after)):
+        return outcome("tmem-race")
+    return outcome(not (s.before and s.after) and "tmem-fence")
+
+
+def copy_flag_multiply(s) -> str:
+    """Thread 32 waits for a copy and raises a flag, thread 64 sees it and multiplies. bars: full, drained."""
+    fill = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {A_BYTES + B_BYTES};"
+    fill += LOAD_BOTH.replace("BAR", "bars") + wait("bars")
+    return (
+        only("%thread eq 0", initialise(1, 1))
+        + NO_FLAG
+        + PREPARED
+        + allocated(1)
+        + only("%thread eq 32", fill + BEFORE + RAISES[s.raised])
+        + only("%thread eq 64", spin(SEES[s.seen]) + AFTER + mma(1, 128, 16) + commit("bars+8"))
+        + wait("bars+8")
+        + AFTER
+        + freed(1)
+    )
+
+
+def copy_flag_multiply_expects(s) -> Outcome:
+    """Operands lie in shared memory, which tcgen05.fence does not order."""
+    return outcome((s.raised, s.seen) != ("release", "acquire") and READ_OR_REFILLED)
+
+
+def load_flag_multiply_pair(s) -> str:
+    """As `load_multiply_pair`, with a flag in the shared memory of rank 0. bars: drained."""
+    multiply = spin(SEES["relaxed"].replace("cta", s.seen, 1)) + AFTER + mma(2, 128, 32) + pair_commit("bars", 1)
+    return (
+        NO_FLAG
+        + PAIR_PREPARED
+        + only("%thread eq 0", initialise(1) + "fence.mbarrier_init.release.cluster;")
+        + allocated(2)
+        + BEFORE
+        + CLUSTER_BARRIER
+        + AFTER
+        + "mapa.shared::cluster.u32 %r12, %r12, 0;"
+        + only("%rank eq 1", only("%warp eq 0", LD + WAIT_LD + BEFORE + RAISES["relaxed"].replace("cta", s.raised, 1)))
+        + only("%rank eq 0", only("%thread eq 32", multiply + wait("bars")))
+        + CLUSTER_BARRIER
+        + freed(2)
+    )
+
+
+def load_flag_multiply_pair_expects(s) -> Outcome:
+    is_narrow = "cta" in (s.raised, s.seen)
+    return outcome(is_narrow and "tmem-race", is_narrow and "race-shared")
+
+
 def load_multiply_pair(s) -> str:
     """Warp 0 of rank 1 loads its half of a sum, thread 32 of rank 0 multiplies into both. bars: empty, drained."""
     arrive = f"mapa.shared::cluster.u32 %r30, bars, 0; mbarrier.arrive{s.arrive}.shared::cluster.b64 _, [%r30];"
@@ -157,6 +245,21 @@ TABLES = [
         copy_multiply_copy, copy_multiply_copy_expects, threads=96, arguments=operands(128),
     ),
     Table(
+        "a load, a flag, then an MMA",
+        dict(
+            raised=tuple(RAISES), seen=tuple(SEES), completed=(True, False), before=(True, False), after=(True, False),
+        ),
+        load_flag_multiply, load_flag_multiply_expects, arguments=operands(128),
+    ),
+    Table(
+        "a copy, a flag, then an MMA", dict(raised=("release", "relaxed"), seen=("acquire", "relaxed", "volatile")),
+        copy_flag_multiply, copy_flag_multiply_expects, threads=96, arguments=operands(128),
+    ),
+    Table(
+        "a load, a flag, then an MMA of a pair", dict(raised=("cluster", "gpu", "cta"), seen=("cluster", "cta")),
+        load_flag_multiply_pair, load_flag_multiply_pair_expects, grid=2, cluster=2, arguments=operands(64),
+    ),
+    Table(
         "a load, then an MMA of a pair",
         dict(
             arrive=(".release.cta", ".release.cluster", ".relaxed.cta", ".relaxed.cluster"),
@@ -171,6 +274,36 @@ TABLES = [
 def test_a_canonical_pattern_is_clean_and_without_a_part_of_it_is_not(table):
     found = table.disagreements("sm_100a", warnings=True)
     assert not found, f"{len(found)} settings:\n" + "\n".join(found)
+
+
+def multiply_flag_load(s) -> str:
+    """Thread 32 multiplies, warp 2 waits for it and raises a flag, warp 0 sees it and loads the result. bars: full."""
+    third = wait("bars", order=".relaxed.cta") + RAISES["relaxed"]
+    return (
+        only("%thread eq 0", initialise(1))
+        + NO_FLAG
+        + PREPARED
+        + allocated(1).replace(BEFORE, "")
+        + only("%thread eq 32", mma(1, 128, 16) + commit("bars"))
+        + only("%warp eq 2", third)
+        + only("%warp eq 0", spin(SEES["relaxed"]) + (AFTER if s.after else "") + LD + WAIT_LD)
+        + CTA_BARRIER
+        + freed(1)
+    )
+
+
+def test_a_flag_passes_on_what_a_commit_has_told():
+    """A commit implies tcgen05.fence::before_thread_sync, so that the kernel has none."""
+    table = Table(
+        "an MMA, a flag, then a load",
+        dict(after=(True, False)),
+        multiply_flag_load,
+        lambda s: outcome(not s.after and "tmem-race"),
+        threads=96,
+        arguments=operands(128),
+    )
+    found = table.disagreements("sm_100a")
+    assert not found, "\n".join(found)
 
 
 def load_exit_free(s) -> str:
