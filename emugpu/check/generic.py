@@ -178,7 +178,7 @@ class GenericProxy:
         scope = scope_of(site)
         strong = scope != WEAK
         writes = event.mode != "read"
-        if strong and event.mode != "write":
+        if strong and event.mode != "write" and site.opcode != "red":  # a reduction finds nothing (PTX ISA 8.8)
             self._learn(event, thread, scope)
         moment = thread.accessing(agent.lanes, site if strong and not writes else None)
         if event.space == "shared":

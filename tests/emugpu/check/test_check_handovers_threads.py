@@ -234,6 +234,19 @@ def flag_expects(s) -> Outcome:
     return outcome(not (released and acquired) and unordered)
 
 
+def reduction_first(s) -> str:
+    """Thread 0 of each CTA counts in an atomic way; that of CTA 1 then reads what the one of CTA 0 has written."""
+    raises = "st.global.b32 [%m0], 1; fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%m1], 1;"
+    sees = spin(s.count) if "%r5" in s.count else s.count
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    return ranks + only("%r6 eq 0", raises) + only("%r6 eq 1", sees + "fence.acq_rel.gpu; ld.global.b32 %r7, [%m0];")
+
+
+def reduction_first_expects(s) -> Outcome:
+    """A reduction finds nothing, so it is no part of an acquire pattern (PTX ISA 8.8)."""
+    return outcome(s.count.startswith("red") and "race-global")
+
+
 def fences_of_two_scopes(s) -> str:
     """Thread 0 of CTA 0 writes in front of one fence and behind it, and raises the flag; that of CTA 1 reads both."""
     raises = "st.global.b32 [%m0], 1;" + s.first + "st.global.b32 [%m0+4], 2;" + s.second
@@ -434,6 +447,20 @@ TABLES = [
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "a reduction where another CTA has raised a flag",
+        dict(
+            count=(
+                "ld.relaxed.gpu.global.b32 %r5, [%m1];",
+                "atom.relaxed.gpu.global.or.b32 %r5, [%m1], 0;",
+                "red.relaxed.gpu.global.add.u32 [%m1], 1;",
+            )
+        ),
+        reduction_first,
+        reduction_first_expects,
+        grid=2,
+        arguments=flag_words,
     ),
     Table(
         "fences of two scopes around a relaxed flag",
