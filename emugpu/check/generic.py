@@ -323,8 +323,13 @@ class GenericProxy:
         if event.space == "global":
             passed = [(clock, min(scope, one)) for clock, one in released if one != WEAK]
             self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, site))
+        widest = max((one for _, one in released), default=WEAK)
         for place in self._places(event):
-            held = self._flags.get(place, []) if event.mode == "atomic" else []
+            held = self._flags.get(place, [])
+            if event.mode != "atomic":
+                # A release operation and a later strong write of a thread are a release pattern, too (PTX ISA 8.8).
+                wider = (one for one in held if one.agent[:3] == agent[:3] and one.scope > widest)
+                held = [one._replace(written=scope) for one in wider]
             for clock, one in released:
                 held = _with(held, Released(clock, one, scope, agent._replace(lanes=0)))
             self._flags[place] = held

@@ -234,6 +234,21 @@ def flag_expects(s) -> Outcome:
     return outcome(not (released and acquired) and unordered)
 
 
+def raised_twice(s) -> str:
+    """Thread 0 of CTA 0 writes, raises a flag, writes and raises it again; that of CTA 1 waits for the second time."""
+    raises = "st.global.b32 [%m0], 1;" + s.first + "st.global.b32 [%m0+4], 2;" + s.second
+    reads = f"ld.global.b32 %r7, [%m0+{0 if s.read == 'the first' else 4}];"
+    sees = spin("ld.acquire.gpu.global.b32 %r5, [%m1]; setp.ne.u32 %p11, %r5, 2; @%p11 mov.b32 %r5, 0;")
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    return ranks + only("%r6 eq 0", raises) + only("%r6 eq 1", sees + reads)
+
+
+def raised_twice_expects(s) -> Outcome:
+    """A release operation and a later strong write to the same place are a release pattern, too (PTX ISA 8.8)."""
+    is_pattern = s.read == "the first" and s.first == "st.release.gpu.global.b32 [%m1], 1;"
+    return outcome(not is_pattern and "release" not in s.second and "race-global")
+
+
 def reduction_first(s) -> str:
     """Thread 0 of each CTA counts in an atomic way; that of CTA 1 then reads what the one of CTA 0 has written."""
     raises = "st.global.b32 [%m0], 1; fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%m1], 1;"
@@ -447,6 +462,22 @@ TABLES = [
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "a flag that is raised twice",
+        dict(
+            first=(
+                "st.release.gpu.global.b32 [%m1], 1;",
+                "st.release.gpu.global.b32 [%m1+4], 1;",
+                "st.relaxed.gpu.global.b32 [%m1], 1;",
+            ),
+            second=("st.relaxed.gpu.global.b32 [%m1], 2;", "st.release.gpu.global.b32 [%m1], 2;"),
+            read=("the first", "the second"),
+        ),
+        raised_twice,
+        raised_twice_expects,
+        grid=2,
+        arguments=flag_words,
     ),
     Table(
         "a reduction where another CTA has raised a flag",
