@@ -431,9 +431,26 @@ def _fence_threads(thread: Thread, scope: int, silent: Sequence[int]) -> None:
     for found in thread.pending:
         rows = found.rows if scope >= found.needed else NARROW
         thread.hear(found.lanes, partial(Clock.join, other=found.clock, rows=rows), found.site, silent)
-    thread.pending = [found for found in thread.pending if scope < found.needed]
+    thread.pending = _left_by_fence(scope, thread.pending)
     thread.heard_own = False
     thread.fenced = (*(one for one in thread.fenced if one[1] > scope), (thread.release(), scope))
+
+
+def _left_by_fence(scope: int, pending: Iterable[Found]) -> list[Found]:
+    """Returns what is left to a fence of a wider scope, which makes writes visible that a fence has only ordered.
+
+    It joins what the same lanes have found by the same instruction.
+    """
+    left: dict[tuple[int, int, int], Found] = {}
+    for found in pending:
+        if scope < found.needed and found.rows != NARROW:
+            key = found.site.index, found.lanes, found.needed
+            if key in left:
+                clock = left[key].clock.copy()
+                clock.join(found.clock)
+                found = found._replace(clock=clock)
+            left[key] = found
+    return list(left.values())
 
 
 def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:

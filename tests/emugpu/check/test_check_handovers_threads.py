@@ -234,6 +234,17 @@ def flag_expects(s) -> Outcome:
     return outcome(not (released and acquired) and unordered)
 
 
+def one_wide_fence(s) -> str:
+    """CTAs 0 and 1 hand over a word each by a flag each; CTA 2 waits for the flags in a loop, then reads both words."""
+    word = "mul.wide.u32 %d0, %r6, 4; add.s64 %d1, %m0, %d0; add.s64 %d2, %m1, %d0;"
+    raises = word + "st.global.b32 [%d1], 1; fence.acq_rel.gpu; st.relaxed.gpu.global.b32 [%d2], 1;"
+    sees = "mov.b64 %d1, %m1; add.s64 %d2, %m1, 8; FLAGS: " + spin("ld.relaxed.gpu.global.b32 %r5, [%d1];")
+    sees += "fence.acq_rel.cta; add.s64 %d1, %d1, 4; setp.ne.u64 %p11, %d1, %d2; @%p11 bra FLAGS;" + s.after
+    reads = "ld.global.b32 %r7, [%m0]; ld.global.b32 %r8, [%m0+4];"
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    return ranks + only("%r6 ne 2", raises) + only("%r6 eq 2", sees + reads)
+
+
 def raised_twice(s) -> str:
     """Thread 0 of CTA 0 writes, raises a flag, writes and raises it again; that of CTA 1 waits for the second time."""
     raises = "st.global.b32 [%m0], 1;" + s.first + "st.global.b32 [%m0+4], 2;" + s.second
@@ -462,6 +473,14 @@ TABLES = [
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "one wide fence for all flags, after a narrow one for each",
+        dict(after=("fence.acq_rel.gpu;", "fence.acq_rel.cluster;", "")),
+        one_wide_fence,
+        lambda s: outcome("gpu" not in s.after and "scope"),
+        grid=3,
+        arguments=flag_words,
     ),
     Table(
         "a flag that is raised twice",
