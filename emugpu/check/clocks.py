@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-EXECUTION = 0
-"""The action has been executed; relaxed arrivals carry this row, too."""
-INITIALISED = 1
-"""The initialisations of mbarriers that fence.mbarrier_init has published."""
+INITIALISED = 0
+"""The initialisations of mbarriers that fence.mbarrier_init has published; relaxed arrivals carry this row, too."""
+EXECUTION = 1
+"""The action has been executed; relaxed arrivals and relaxed waits carry this row, too."""
 BEFORE = 2
 """tcgen05 operations before a tcgen05.fence::before_thread_sync or before a commit; any synchronisation that orders
 execution carries them over, also a relaxed one whose scope holds both threads (PTX ISA 9.7.16.6.3)."""
@@ -38,10 +38,12 @@ ONLY_EXECUTION = slice(EXECUTION, EXECUTION + 1)
 """The row of the order of execution."""
 ONLY_BEFORE = slice(BEFORE, BEFORE + 1)
 """The row of the tcgen05 operations that others may follow."""
+FOUND = slice(EXECUTION, BEFORE + 1)
+"""Rows that even a relaxed read of a flag carries over, if its scope holds both threads."""
 UNFENCED = slice(0, BEFORE)
-"""Rows that even a relaxed synchronisation whose scope is too narrow carries over."""
-RELAXED = slice(0, 3)
-"""Rows that even a relaxed synchronisation carries over."""
+"""Rows that even a relaxed arrival whose scope is too narrow carries over."""
+RELAXED = slice(0, BEFORE + 1)
+"""Rows that even a relaxed arrival carries over."""
 NARROW = slice(0, VISIBLE)
 """Rows that a synchronisation carries over if its scope is too narrow, or between asynchronous operations.
 

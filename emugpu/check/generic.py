@@ -17,6 +17,7 @@ import numpy as np
 from emugpu.check.clocks import (
     ALL,
     EXECUTION,
+    FOUND,
     GLOBAL,
     INITIALISED,
     LOCAL,
@@ -24,9 +25,7 @@ from emugpu.check.clocks import (
     ONLY_BEFORE,
     ONLY_EXECUTION,
     ORDER,
-    RELAXED,
     REMOTE,
-    UNFENCED,
     VISIBLE,
     Clock,
     Components,
@@ -286,7 +285,7 @@ class GenericProxy:
                 rows = ALL if meets and released.scope >= needed else NARROW
                 acquires = site.semantics in ACQUIRES and meets
                 if not is_known:
-                    thread.acquire(released.clock, rows if acquires else RELAXED if meets else UNFENCED)
+                    thread.acquire(released.clock, rows if acquires else FOUND if meets else ONLY_EXECUTION)
                 is_own = released.agent[:3] == agent[:3]
                 if acquires and is_own:
                     self._lanes.meet(agent)

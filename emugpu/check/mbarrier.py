@@ -12,6 +12,7 @@ from emugpu.check.clocks import (
     BEFORE,
     EXECUTION,
     NARROW,
+    ONLY_EXECUTION,
     UNFENCED,
     VISIBLE,
     Clock,
@@ -224,7 +225,7 @@ class TrackedMBarrier:
         return lapped
 
     def _knows(self, wait: Wait) -> bool:
-        return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)
+        return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, EXECUTION)
 
     def repeats(self, thread: Thread, phase: int, agent: Agent) -> Wait | None:
         """Returns the earlier wait of the thread that has seen the same phase end, if there is one."""
@@ -246,7 +247,7 @@ class TrackedMBarrier:
                 if semantics in ACQUIRES:
                     thread.acquire(clock, rows)
                 else:
-                    thread.acquire(clock, UNFENCED)
+                    thread.acquire(clock, ONLY_EXECUTION)
                     thread.pending.append(Found(clock.copy(), rows, needed, agent.lanes, site))
             for tensor in fenced[: scope + 1]:
                 if len(tensor):

@@ -185,6 +185,32 @@ def stores_to_pair_mma_expects(s) -> Outcome:
     return outcome(local, peers)
 
 
+INIT_FENCE = "fence.mbarrier_init.release.cluster;"
+
+
+def initialised_by_flag(s) -> str:
+    """Rank 0 initialises an mbarrier and raises a flag at rank 1, which sees it and arrives at the mbarrier."""
+    peers = "".join(
+        f"mov.b32 %r{n}, {what}; mapa.shared::cluster.u32 %r{n}, %r{n}, {rank};"
+        for n, what, rank in ((10, "bars", 0), (11, "slot", 1))
+    )
+    raises = initialise(1) + s.fence + "st.relaxed.cluster.shared::cluster.b32 [%r11], 1;" + wait("bars")
+    sees = spin(f"ld.{s.load}.cluster.shared::cta.b32 %r5, [slot];") + s.after + arrive("cluster", "%r10")
+    return (
+        only("%thread eq 0", "st.shared.b32 [slot], 0;")
+        + CLUSTER_BARRIER
+        + peers
+        + only("%thread eq 0", only("%rank eq 0", raises) + only("%rank eq 1", sees))
+        + CLUSTER_BARRIER
+    )
+
+
+def initialised_by_flag_expects(s) -> Outcome:
+    """An initialisation happens before what follows a release and an acquire, as any write does."""
+    acquired = s.load == "acquire" or s.after
+    return outcome(not (INIT_FENCE in s.fence and "acq_rel" in s.fence and acquired) and "init")
+
+
 # ---- a flag in global memory ----
 
 FLAG_STORES = {
@@ -462,6 +488,19 @@ TABLES = [
         stores_to_pair_mma,
         stores_to_pair_mma_expects,
         threads=96,
+        grid=2,
+        cluster=2,
+    ),
+    Table(
+        "an mbarrier initialised, then a flag",
+        dict(
+            fence=(INIT_FENCE + "fence.acq_rel.cluster;", INIT_FENCE, ""),
+            load=("acquire", "relaxed"),
+            after=("fence.acq_rel.cluster;", ""),
+        ),
+        initialised_by_flag,
+        initialised_by_flag_expects,
+        threads=32,
         grid=2,
         cluster=2,
     ),
