@@ -30,9 +30,7 @@ def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, 
         return clock.knows(init.space, init.who, init.time, row)
 
     visible, published = knows(VISIBLE), knows(INITIALISED)
-    if visible and (published or agent.cta == barrier.cta):
-        return
-    if published and knows(EXECUTION):
+    if published or (visible and agent.cta == barrier.cta):
         return
     place = model.names.shared(barrier.offset, barrier.cta)
     model.say(

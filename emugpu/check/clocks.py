@@ -34,6 +34,8 @@ ROWS = 8
 OWN = np.array([EXECUTION, ORDER, VISIBLE])
 """Rows in which an agent always knows its own actions."""
 
+ONLY_INITIALISED = slice(INITIALISED, INITIALISED + 1)
+"""The row of the initialisations of mbarriers."""
 ONLY_EXECUTION = slice(EXECUTION, EXECUTION + 1)
 """The row of the order of execution."""
 ONLY_BEFORE = slice(BEFORE, BEFORE + 1)

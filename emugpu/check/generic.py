@@ -24,6 +24,7 @@ from emugpu.check.clocks import (
     NARROW,
     ONLY_BEFORE,
     ONLY_EXECUTION,
+    ONLY_INITIALISED,
     ORDER,
     REMOTE,
     VISIBLE,
@@ -368,8 +369,7 @@ class GenericProxy:
         elif words[0] == "proxy":
             _fence_proxy(thread, words)
         elif words[0] == "mbarrier_init":
-            _publish(thread.own_clock(), INITIALISED, VISIBLE)
-            thread.release()
+            _fence_initialisations(thread)
         else:
             scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
             if sequential:
@@ -433,6 +433,17 @@ def _fence_threads(thread: Thread, scope: int, silent: Sequence[int]) -> None:
     thread.pending = _left_by_fence(scope, thread.pending)
     thread.heard_own = False
     thread.fenced = (*(one for one in thread.fenced if one[1] > scope), (thread.release(), scope))
+
+
+def _fence_initialisations(thread: Thread) -> None:
+    """Handles fence.mbarrier_init, a release of the initialisations alone (PTX ISA, `fence`, .op_restrict)."""
+    scope = SCOPES["cluster"]
+    _publish(thread.own_clock(), INITIALISED, VISIBLE)
+    released = Clock(thread.clock.space)
+    released.join(thread.release(), ONLY_INITIALISED)
+    for clock, _ in (one for one in thread.fenced if one[1] == scope):
+        released.join(clock)
+    thread.fenced = (*(one for one in thread.fenced if one[1] != scope), (released, scope))
 
 
 def _left_by_fence(scope: int, pending: Iterable[Found]) -> list[Found]:

@@ -206,9 +206,11 @@ def initialised_by_flag(s) -> str:
 
 
 def initialised_by_flag_expects(s) -> Outcome:
-    """An initialisation happens before what follows a release and an acquire, as any write does."""
+    """An initialisation happens before what follows a release and an acquire, as any write does. Its fence is a release
+    of initialisations (PTX ISA, `fence`, .op_restrict).
+    """
     acquired = s.load == "acquire" or s.after
-    return outcome(not (INIT_FENCE in s.fence and "acq_rel" in s.fence and acquired) and "init")
+    return outcome(not (s.fence and acquired) and "init")
 
 
 # ---- a flag in global memory ----
