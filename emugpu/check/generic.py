@@ -148,7 +148,8 @@ class Released(NamedTuple):
     """The knowledge that a strong write passes to its readers.
 
     ``scope`` is the scope in which it passes it; ``written`` is the scope of the write itself, which differs if a fence
-    before the write is the release.
+    or a release operation before the write is the release. ``agent`` has the lanes of a release operation; it has none
+    if a fence is the release.
     """
 
     clock: Clock
@@ -323,15 +324,15 @@ class GenericProxy:
         if event.space == "global":
             passed = [(clock, min(scope, one)) for clock, one in released if one != WEAK]
             self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, site))
-        widest = max((one for _, one in released), default=WEAK)
+        by = agent if site.semantics in RELEASES else agent._replace(lanes=0)
+        releases = [Released(clock, one, scope, by) for clock, one in released]
         for place in self._places(event):
-            held = self._flags.get(place, [])
-            if event.mode != "atomic":
-                # A release operation and a later strong write of a thread are a release pattern, too (PTX ISA 8.8).
-                wider = (one for one in held if one.agent[:3] == agent[:3] and one.scope > widest)
-                held = [one._replace(written=scope) for one in wider]
-            for clock, one in released:
-                held = _with(held, Released(clock, one, scope, agent._replace(lanes=0)))
+            earlier = self._flags.get(place, [])
+            held = earlier if event.mode == "atomic" else []
+            # A release operation and a later strong write of a thread are a release pattern, too (PTX ISA 8.8).
+            own = (one for one in earlier if one.agent[:3] == agent[:3] and one.agent.lanes & agent.lanes)
+            for one in (*(one._replace(written=scope) for one in own), *releases):
+                held = _with(held, one)
             self._flags[place] = held
 
     def _tells(self, thread: Thread, agent: Agent) -> Clock | None:

@@ -274,18 +274,24 @@ def one_wide_fence(s) -> str:
 
 
 def raised_twice(s) -> str:
-    """Thread 0 of CTA 0 writes, raises a flag, writes and raises it again; that of CTA 1 waits for the second time."""
-    raises = "st.global.b32 [%m0], 1;" + s.first + "st.global.b32 [%m0+4], 2;" + s.second
+    """Thread 0 of CTA 0 writes and raises a flag, it or thread 1 writes and raises the flag again. CTA 1 waits for the
+    second time.
+    """
+    raises = only("%thread eq 0", s.earlier + "st.global.b32 [%m0], 1;" + s.first) + "bar.warp.sync 3;"
+    raises += only(f"%thread eq {s.thread}", "st.global.b32 [%m0+4], 2;" + s.second)
     reads = f"ld.global.b32 %r7, [%m0+{0 if s.read == 'the first' else 4}];"
     sees = spin("ld.acquire.gpu.global.b32 %r5, [%m1]; setp.ne.u32 %p11, %r5, 2; @%p11 mov.b32 %r5, 0;")
-    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    ranks = "mov.u32 %r6, %ctaid.x; setp.gt.u32 %p12, %thread, 1; @%p12 exit;"
     return ranks + only("%r6 eq 0", raises) + only("%r6 eq 1", sees + reads)
 
 
 def raised_twice_expects(s) -> Outcome:
-    """A release operation and a later strong write to the same place are a release pattern, too (PTX ISA 8.8)."""
-    is_pattern = s.read == "the first" and s.first == "st.release.gpu.global.b32 [%m1], 1;"
-    return outcome(not is_pattern and "release" not in s.second and "race-global")
+    """A release operation and a later strong write of a thread to the same place are a release pattern, too (PTX ISA
+    8.8). An atomic of any thread hands on what it finds (8.9.2).
+    """
+    is_released = s.read == "the first" and s.first == "st.release.gpu.global.b32 [%m1], 1;"
+    is_handed_on = is_released and (s.thread == 0 or s.second.startswith("atom"))
+    return outcome(not is_handed_on and "release" not in s.second and "race-global")
 
 
 def reduction_first(s) -> str:
@@ -531,7 +537,13 @@ TABLES = [
                 "st.release.gpu.global.b32 [%m1+4], 1;",
                 "st.relaxed.gpu.global.b32 [%m1], 1;",
             ),
-            second=("st.relaxed.gpu.global.b32 [%m1], 2;", "st.release.gpu.global.b32 [%m1], 2;"),
+            second=(
+                "st.relaxed.gpu.global.b32 [%m1], 2;",
+                "st.release.gpu.global.b32 [%m1], 2;",
+                "atom.relaxed.gpu.global.exch.b32 %r5, [%m1], 2;",
+            ),
+            earlier=("", "fence.acq_rel.gpu;"),
+            thread=(0, 1),
             read=("the first", "the second"),
         ),
         raised_twice,
