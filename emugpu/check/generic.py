@@ -318,9 +318,7 @@ class GenericProxy:
             released = list(thread.fenced)
             tells = self._tells(thread, agent)
             if tells is not None:
-                clock, of_fence = released.pop() if released else (Clock(known.space), WEAK)
-                tells.join(clock)
-                released.append((tells, of_fence))
+                released.append((tells, WEAK))
         if event.space == "global":
             passed = [(clock, min(scope, one)) for clock, one in released if one != WEAK]
             self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, site))
