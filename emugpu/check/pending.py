@@ -10,7 +10,7 @@ The arrays know whole chunks only. If threads share a chunk and each keeps to it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from emugpu.check.clocks import ORDER, VISIBLE, Rows
 from emugpu.check.threads import Moment
 from emugpu.emulator.machine.events import Access, Accesses
 from emugpu.emulator.memory.bytes import CHUNK
+from emugpu.emulator.native.layout import WHOLE_CHUNK, Traced
+from emugpu.emulator.native.trace import Batch
 
 UNKNOWN = np.iinfo(np.int32).max
 """Stands for the time of a chunk's last write if only its history knows it."""
@@ -35,14 +37,65 @@ Known = Iterable[tuple[Access, Moment]]
 """Accesses of threads, each with the thread's moment."""
 
 
-class _Pending(NamedTuple):
-    """Accesses of one thread at one moment, all of them reads or all of them writes."""
+class Pending(NamedTuple):
+    """Accesses of one thread at one moment, all of them reads or all of them writes. They cover all bytes of the chunks
+    in ``whole``, and touch those in ``chunks``.
+    """
 
     accesses: Several
     mode: str
     moment: Moment
     whole: Chunks
     chunks: Chunks
+
+    def left(self, since: NDArray[np.int32]) -> Pending | None:
+        """Returns the accesses if some of their chunks have not been written twice since, and counts them then.
+
+        ``since`` counts the later writes of all of each chunk.
+        """
+        found = self if (since[self.chunks] < 2).any() else None
+        if self.mode != "read":
+            since[self.whole] += 1
+        return found
+
+
+class Earlier:
+    """Accesses to the memory that are in order, and that a barrier of all threads separates from later ones.
+
+    ``parts`` of the trace hold them. ``moment`` returns the moment of a warp, by its number in the trace, at a time.
+    """
+
+    def __init__(self, parts: list[Batch], moment: Callable[[int, int], Moment]) -> None:
+        self._parts, self._moment = parts, moment
+
+    def __len__(self) -> int:
+        return sum(len(part.entries) for part in self._parts)
+
+    def __iter__(self) -> Iterator[tuple[Access, Moment]]:
+        for part in self._parts:
+            for k, (warp, time) in enumerate(zip(*(part.entries[c].tolist() for c in ("warp", "number")), strict=True)):
+                moment = self._moment(warp, time)
+                for event in part.accesses(k):
+                    yield event, moment
+
+    def left(self, since: NDArray[np.int32]) -> Earlier | None:
+        """Returns those of which some chunks have not been written twice since, as `Pending.left`."""
+        parts = []
+        for part in reversed(self._parts):
+            entries = np.arange(len(part.entries))
+            chunks, counts = part.chunks_of(entries)
+            is_whole = (chunks >= WHOLE_CHUNK) & np.repeat(part.entries["flags"] & Traced.STORE != 0, counts)
+            which, chunks = np.repeat(entries, counts), chunks & (WHOLE_CHUNK - 1)
+            last, before = np.full((2, len(since)), -1)
+            last[chunks[is_whole]] = which[is_whole]
+            is_before = is_whole & (which < last[chunks])
+            before[chunks[is_before]] = which[is_before]
+            first = np.select([since >= 2, since == 1], [len(entries), last], before)
+            found = np.unique(which[which >= first[chunks]])
+            since += (last >= 0).astype(np.int32) + (before >= 0)
+            if len(found):
+                parts.append(part.select(found))
+        return Earlier(parts[::-1], self._moment) if parts else None
 
 
 class PendingAccesses:
@@ -53,18 +106,16 @@ class PendingAccesses:
         histories: NDArray[np.int32],
         apply: Callable[[Access, Moment], bool],
         forget: Callable[[Chunks], None],
-        earlier: Callable[[], Known] | None = None,
     ) -> None:
         """``histories`` holds the number of each chunk's history, or 0 if nothing has accessed the chunk.
 
         ``apply`` adds an access to the histories; for a write it returns whether the write is the only access that the
         histories of its chunks need. ``forget`` clears the histories of chunks whose pending accesses begin with
-        writes. ``earlier`` makes accesses that come before all others; only the histories need them.
+        writes.
         """
         count = len(histories)
-        self._earlier = earlier
         self._apply, self._forget = apply, forget
-        self._log: list[_Pending] = []
+        self._log: list[Pending | Earlier] = []
         self._length = 0
         """The number of accesses in the log."""
         self.pays = True
@@ -72,8 +123,6 @@ class PendingAccesses:
         self._times = self._handed = 0
         self._checked = 0
         """The number of log entries that are known to be in order. Writes follow them, and then reads."""
-        self._first = 1
-        """The number of the log's first entry."""
         self._writer: NDArray[np.int32] = np.zeros(count, np.int32)
         self._time: NDArray[np.int32] = np.where(histories, np.int32(UNKNOWN), np.int32(0))
         """The component that wrote a chunk last, and the time."""
@@ -81,17 +130,30 @@ class PendingAccesses:
         """The time at which each component has read a chunk since."""
         self._is_read: NDArray[np.bool_] = np.zeros(count, np.bool_)
         """Whether any component has; if not, the row of ``_read`` is stale."""
-        self._begins: NDArray[np.int64] = np.zeros((2, count), np.int64)
-        """The number of the last write to all of a chunk, and of the one before it; 0 if the log has none."""
 
-    def add(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
-        """Adds accesses of a thread. They cover all bytes of the chunks in ``whole``, and touch those in ``chunks``."""
+    def add(self, new: Pending) -> None:
+        """Adds accesses of a thread."""
         if self._length >= MOST:
             self._trim()
-        if mode != "read" and self._log and self._log[-1].mode == "read":
+        last = self._log[-1] if self._log else None
+        if new.mode != "read" and isinstance(last, Pending) and last.mode == "read":
             self._check()
-        self._log.append(_Pending(accesses, mode, moment, whole, chunks))
-        self._length += len(accesses)
+        self._log.append(new)
+        self._length += len(new.accesses)
+
+    def pass_barrier(self, earlier: Earlier) -> None:
+        """Handles a barrier of all threads, which are the only ones that access the memory.
+
+        ``earlier`` are the accesses between those in the log and the barrier.
+        """
+        self._check()
+        self._log.append(earlier)
+        self._length += len(earlier)
+        self._checked = len(self._log)
+        self._time[:] = 0
+        self._is_read[:] = False
+        if self._length >= MOST:
+            self._trim()
 
     def close(self) -> None:
         """Checks the remaining accesses; no access follows."""
@@ -120,24 +182,24 @@ class PendingAccesses:
         """Checks the entries since the last check, writes and then reads. The histories get them if they are not in
         order.
         """
-        entries = self._log[self._checked :]
+        entries = [entry for entry in self._log[self._checked :] if isinstance(entry, Pending)]
         self._checked = len(self._log)
         count = next((n for n, entry in enumerate(entries) if entry.mode == "read"), len(entries))
-        first = self._first + self._checked - len(entries)
-        if not (self._writes_are_in_order(entries[:count], first) and self._reads_are_in_order(entries[count:])):
+        if not (self._writes_are_in_order(entries[:count]) and self._reads_are_in_order(entries[count:])):
             self._hand_over()
 
     def _hand_over(self) -> None:
-        earlier, self._earlier = self._earlier, None
-        for event, moment in earlier() if earlier is not None else ():
-            self._apply(event, moment)
         if not self._log:
             return
-        for accesses, mode, moment, _, _ in self._log:
-            for event in accesses:
+        for entry in self._log:
+            if isinstance(entry, Earlier):
+                for event, moment in entry:
+                    self._apply(event, moment)
+                continue
+            mode, moment = entry.mode, entry.moment
+            for event in entry.accesses:
                 is_alone = self._apply(event, moment)
                 _, chunks = span(event)
-                self._begins[:, chunks] = 0
                 if mode == "read":
                     self._record_reads(chunks, moment.who, moment.time)
                 elif is_alone:
@@ -161,19 +223,15 @@ class PendingAccesses:
             self._is_read[new] = True
         self._read[chunks, who] = time
 
-    def _writes_are_in_order(self, writes: list[_Pending], first: int) -> bool:
-        """Returns whether each write comes after all earlier accesses to its chunks, and records the writes.
-
-        ``first`` is the number of the first write.
-        """
+    def _writes_are_in_order(self, writes: list[Pending]) -> bool:
+        """Returns whether each write comes after all earlier accesses to its chunks, and records the writes."""
         if not writes:
             return True
         touched, moments, which = self._together(writes)
         if len(writes) > 1 and len(np.unique(touched)) < len(touched):
             # Two of the writes touch the same chunk.
             half = len(writes) // 2
-            parts = ((writes[:half], first), (writes[half:], first + half))
-            return all(self._writes_are_in_order(*part) for part in parts)
+            return self._writes_are_in_order(writes[:half]) and self._writes_are_in_order(writes[half:])
         order, visible = (np.stack([self._row(moment, row) for moment in moments]) for row in (ORDER, VISIBLE))
         if (visible[which, self._writer[touched]] < self._time[touched]).any():
             return False
@@ -181,12 +239,9 @@ class PendingAccesses:
         if (self._read[touched[is_read]] > order[which[is_read]]).any():
             return False
         self._record_writes(touched, *_of(moments, which))
-        whole = np.concatenate([entry.whole for entry in writes])
-        self._begins[1, whole] = self._begins[0, whole]
-        self._begins[0, whole] = np.repeat(np.arange(first, first + len(writes)), [len(w.whole) for w in writes])
         return True
 
-    def _reads_are_in_order(self, reads: list[_Pending]) -> bool:
+    def _reads_are_in_order(self, reads: list[Pending]) -> bool:
         """Returns whether each read sees the last write, and records the reads.
 
         Chunks whose read does not see it become unknown.
@@ -202,7 +257,7 @@ class PendingAccesses:
         self._time[touched[~sees]] = UNKNOWN
         return False
 
-    def _together(self, entries: list[_Pending]) -> tuple[Chunks, list[Moment], NDArray[np.int64]]:
+    def _together(self, entries: list[Pending]) -> tuple[Chunks, list[Moment], NDArray[np.int64]]:
         """Returns all chunks of the entries, the distinct moments, and the index of each chunk's moment."""
         moments: dict[Moment, int] = {}
         which = [moments.setdefault(entry.moment, len(moments)) for entry in entries]
@@ -230,23 +285,16 @@ class PendingAccesses:
         return wide
 
     def _trim(self) -> None:
-        """Drops the older half of the log if its chunks have all been written twice since; else empties the log.
-
-        The histories get an emptied log.
-        """
+        """Drops accesses to chunks that have all been written twice since. If most are left, the histories get them."""
         self._check()
-        if not self._log:
-            return
-        half = (len(self._log) + 1) // 2
-        touched = np.unique(np.concatenate([entry.chunks for entry in self._log[:half]]))
-        if (self._begins[1, touched] < self._first + half).any():
-            self._hand_over()
-            return
-        self._forget(touched)
-        self._length -= sum(len(entry.accesses) for entry in self._log[:half])
-        del self._log[:half]
-        self._first += half
+        since: NDArray[np.int32] = np.zeros(len(self._time), np.int32)
+        left = [entry.left(since) for entry in reversed(self._log)]
+        self._log = [entry for entry in reversed(left) if entry is not None]
         self._checked = len(self._log)
+        self._length = sum(len(one.accesses if isinstance(one, Pending) else one) for one in self._log)
+        self._forget(np.flatnonzero(since >= 2))
+        if self._length > MOST // 2:
+            self._hand_over()
 
 
 def _of(moments: list[Moment], which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emugpu.check.clocks import Components
 from emugpu.check.history import GENERIC, TENSOR, Conflict, Histories, Observer, different
-from emugpu.check.pending import Chunks, Known, PendingAccesses, Several, span
+from emugpu.check.pending import Chunks, Earlier, Known, Pending, PendingAccesses, Several, span
 from emugpu.check.record import Record, scope_of
 from emugpu.check.threads import Moment
 from emugpu.emulator.machine.events import Access, GlobalBox
@@ -44,14 +44,23 @@ class ShadowMemory:
         self._on_step = on_step
         self._history_limit = HISTORY_LIMIT
 
-    def begin_with(self, earlier: Callable[[], Known]) -> None:
-        """Begins with accesses of the CTA that are in order among themselves and come before all others."""
-        self._pending = PendingAccesses(self.cells, self._apply, self._forget, earlier)
+    def pass_barrier(self, earlier: Earlier) -> None:
+        """Handles a barrier of all threads of the CTA, which are the only ones that access the memory.
+
+        ``earlier`` are the accesses between those that the memory knows and the barrier.
+        """
+        if self.defers:
+            if self._pending is None:
+                self._pending = PendingAccesses(self.cells, self._apply, self._forget)
+            self._pending.pass_barrier(earlier)
+        else:
+            for event, moment in earlier:
+                self._apply(event, moment)
 
     def add_pending(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
         """Adds weak accesses by a thread of the CTA that owns the memory, all reads or all writes.
 
-        ``whole`` and ``chunks`` are those of `PendingAccesses.add`. Returns False if the accesses lie outside of the
+        ``whole`` and ``chunks`` are those of `Pending`. Returns False if the accesses lie outside of the
         memory, which ends the run.
         """
         if chunks[-1] >= len(self.cells):
@@ -65,7 +74,7 @@ class ShadowMemory:
             return True
         if self._pending is None:
             self._pending = PendingAccesses(self.cells, self._apply, self._forget)
-        self._pending.add(accesses, mode, moment, whole, chunks)
+        self._pending.add(Pending(accesses, mode, moment, whole, chunks))
         return True
 
     def settle(self) -> None:

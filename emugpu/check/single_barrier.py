@@ -25,6 +25,7 @@ from emugpu.check.clocks import OWN, Clock
 from emugpu.check.flags import ALL
 from emugpu.check.footprint import READ, STRONG_READ, STRONG_WRITE, WRITE
 from emugpu.check.model import SHARED_BYTES, Model
+from emugpu.check.pending import Earlier
 from emugpu.check.record import SCOPES, WEAK, scope_of
 from emugpu.check.shadow import READ_ONLY, owner
 from emugpu.check.threads import Moment, TrackedCta
@@ -337,7 +338,8 @@ class SingleBarrierCtas:
         rest: Numbers = np.zeros(0, np.int64)
         kept = [*self._kept(one, cluster)]
         if self._begin_at(cluster, one, self._generations(kept, cluster, stopped_at)):
-            self._model.shared[cluster, 0].begin_with(partial(self._earlier, one, self._accesses_before(one, kept)))
+            moment = partial(self._moment, one)
+            self._model.shared[cluster, 0].pass_barrier(Earlier(self._accesses_before(one, kept), moment))
         if one.site is not None:
             self._bring_up(cluster, one, one.site)
         for number, part, at in self._kept(one, cluster):
@@ -449,13 +451,9 @@ class SingleBarrierCtas:
             found.append(part.batch.select(at[is_access & (entries["flags"] & Traced.SHARED != 0)]))
         return found
 
-    def _earlier(self, one: _SingleBarrierCta, parts: list[Batch]) -> Iterator[tuple[Access, Moment]]:
-        """Yields accesses, each with its moment."""
-        for part in parts:
-            for k, (warp, time) in enumerate(zip(*(part.entries[c].tolist() for c in ("warp", "number")), strict=True)):
-                moment = one.moment(self._filter.index_of(warp), time)
-                for event in part.accesses(k):
-                    yield event, moment
+    def _moment(self, one: _SingleBarrierCta, warp: int, time: int) -> Moment:
+        """Returns the moment of a warp, by its number in the trace."""
+        return one.moment(self._filter.index_of(warp), time)
 
 
 def _unmet(entries: NDArray[Any], taken: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:

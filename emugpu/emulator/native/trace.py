@@ -312,7 +312,7 @@ class Batch:
         return self.chunks[_ranges(firsts[which], counts)], counts
 
     def select(self, which: NDArray[np.int64]) -> Batch:
-        """Returns a batch of some entries, which are all accesses, without their chunks."""
+        """Returns a batch of some entries, which are all accesses."""
         entries = self.entries[which]
         flags = entries["flags"]
         single = flags & (Traced.SAME | Traced.ROW) != 0
@@ -320,7 +320,9 @@ class Batch:
         counts = np.where(single, 1, 32) + np.where(flags & Traced.STORE, values, 0)
         words = self.words[_ranges(entries["value"], counts)]
         entries["value"] = np.cumsum(counts) - counts
-        return Batch(self.trace, entries, words, self.chunks[:0])
+        chunks, counts = self.chunks_of(which)
+        entries["chunk"] = np.cumsum(counts) - counts
+        return Batch(self.trace, entries, words, chunks)
 
     def accesses(self, number: int) -> Iterator[Access]:
         """Makes the event of a load or store, or those of the lanes of an atomic."""
