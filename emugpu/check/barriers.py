@@ -17,9 +17,10 @@ from emugpu.check.findings import Severity
 from emugpu.check.mbarrier import Arrival, TrackedMBarrier, Wait
 from emugpu.check.model import Model, drop_cluster
 from emugpu.check.record import RELEASES, SCOPES, Record
-from emugpu.check.threads import Thread
+from emugpu.check.threads import Thread, TrackedCta
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Agent, GroupArrived, GroupCompleted, GroupLeft, Site
+from emugpu.emulator.machine.lanes import FULL_MASK
 
 
 def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
@@ -261,6 +262,11 @@ class Generation:
             self.clock.join(known)
 
 
+Joint = tuple[Clock, Site, list[int]]
+"""What the warps of a CTA that wait at a barrier know together, an instruction by which one has arrived, and the time
+of each arrival."""
+
+
 class ThreadBarriers:
     """Handles the events of bar.sync and bar.arrive of a CTA, and of barrier.cluster."""
 
@@ -332,6 +338,22 @@ class ThreadBarriers:
             return
         for key in [key for key in self._exits if key[0] == event.cluster and key[1:] not in generation.arrived]:
             generation.clock.join(self._exits.pop(key), ONLY_EXECUTION)
+
+    def take_joint(self, cta: TrackedCta, number: int) -> Joint | None:
+        """Forgets a generation of barrier 0 of a CTA, and returns what its warps know together, if all of them wait in
+        it; else returns None.
+        """
+        generations = self._generations.get((cta.cluster.number, cta.rank, 0), {})
+        generation = generations.get(number)
+        warps = [warp.parts for warp in cta.warps.values()]
+        if generation is None or generation.clock is None or len(generation.times) != generation.waiting:
+            return None
+        if generation.waiting != len(warps) or any([part.lanes for part in parts] != [FULL_MASK] for parts in warps):
+            return None
+        del generations[number]
+        times = dict(generation.times)
+        site = next(iter(generation.arrived.values()))[0].site
+        return generation.clock, site, [times[part.own] for (part,) in warps]
 
     def left(self, event: GroupLeft) -> None:
         generation = self._generations[_key(event)][event.generation]

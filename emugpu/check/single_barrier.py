@@ -8,6 +8,10 @@ like others if the kernel has none that orders accesses, and if the lanes are to
 strong access follows it; until then it is one entry of the trace, and a tick of its warp's time. As soon as anything
 else happens in the CTA, everything since its warps last met becomes events, and the other parts of the checker take
 over. They get what came before only if a finding may name it.
+
+When all warps wait at the barrier again, they know the same, and nothing is under way in a kernel without asynchronous
+operations. So the CTA *resumes*: it is a single-barrier CTA again, whose warps begin with what they know by then. It
+ends at a strong access and at a fence, too, because what these acquire depends on what the CTA has found before.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.check.barriers import Joint
 from emugpu.check.clocks import OWN, Clock
 from emugpu.check.flags import ALL
 from emugpu.check.footprint import READ, STRONG_READ, STRONG_WRITE, WRITE
@@ -36,22 +41,25 @@ from emugpu.emulator.native.access_filter import AccessFilter, CtaFilter, Number
 from emugpu.emulator.native.layout import WHOLE_CHUNK, Traced, TraceEvent
 from emugpu.emulator.native.trace import Batch
 
+FEWEST = 32
+"""A CTA resumes for at least this many entries of the trace, because resuming takes time, too."""
 KEPT = 1 << 20
 """With more trace entries than this, those that no finding can name any more are deleted."""
 
 
 class _SingleBarrierCta:
     """A single-barrier CTA, and the filter's view of it. ``own``: the components of its warps. ``exits``: the exits of
-    warps.
+    warps. A CTA that resumes is another one.
 
-    The kept trace of the CTA begins after entry ``entry`` of part ``part``, when generation ``since`` of its barrier
-    was complete, or from the CTA's start. ``site`` is that of the entry. ``parts`` are the kept ones that have entries
+    The kept trace of the CTA begins after entry ``entry`` of part ``part``, when ``since`` generations of its barrier
+    were complete, or from the CTA's start. ``site`` is that of the entry. ``parts`` are the kept ones that have entries
     of the CTA, and perhaps earlier ones.
     """
 
-    def __init__(self, cta: TrackedCta, filtered: CtaFilter, part: int) -> None:
+    def __init__(self, cta: TrackedCta, filtered: CtaFilter, part: int, base: Clock) -> None:
+        """``base`` is what all warps know at first."""
         self.filtered = filtered
-        self.components, self._started = cta.cluster.components, cta.started
+        self.components, self._base = cta.cluster.components, base
         self.exits: list[events.Exited] = []
         self.part, self.entry, self.since = part, -1, 0
         self.parts: list[int] = []
@@ -59,8 +67,10 @@ class _SingleBarrierCta:
         self.own = [warp.parts[0].own for warp in cta.warps.values()]
         self.fences: list[list[tuple[int, events.Fenced]]] = [[] for _ in self.own]
         """The fences of each warp, with their times."""
+        self.is_resumed, self.first = False, 0
+        """The first generation of the barrier whose arrivals are known."""
         self.arrivals: list[list[int]] = [[] for _ in self.own]
-        """The times at which each warp has arrived at the barrier."""
+        """The times at which each warp has arrived at the barrier since then."""
         self._moments: dict[tuple[int, int], Moment] = {}
 
     def moment(self, warp: int, time: int) -> Moment:
@@ -71,20 +81,23 @@ class _SingleBarrierCta:
         found = self._moments.get((warp, time))
         if found is None:
             epoch = bisect_left(self.arrivals[warp], time)
-            clock = Clock(self.components)
-            clock.rows[:, self._started] = 1
+            clock = self._base.copy()
             if epoch:
                 clock.rows[OWN[:, None], self.own] = [times[epoch - 1] for times in self.arrivals]
             clock.rows[OWN, self.own[warp]] = time
             found = self._moments[warp, time] = Moment(clock, self.own[warp], time)
         return found
 
+    def arrived(self, warp: int) -> int:
+        """Returns the time at which a warp arrived at the barrier before the kept trace."""
+        return self.arrivals[warp][self.since - 1 - self.first]
+
     def drop_fences(self) -> None:
         """Drops fences before the kept trace, except the last one by each instruction: every thread that can learn of
         an earlier one learns of the last one, too.
         """
         for number, fences in enumerate(self.fences):
-            arrived = self.arrivals[number][self.since - 1]
+            arrived = self.arrived(number)
             last = {fenced.site.index: time for time, fenced in fences if time < arrived}
             self.fences[number] = [one for one in fences if one[0] >= last.get(one[1].site.index, 0)]
 
@@ -106,12 +119,15 @@ class SingleBarrierCtas:
         model: Model,
         take: dict[type, Callable[[Any], None]],
         overwrite: Callable[[Iterable[Access]], None],
+        joint: Callable[[TrackedCta, int], Joint | None],
         sites: Sequence[Site],
     ) -> None:
-        """``take`` maps types of events to their handlers. ``overwrite`` is called with weak stores to global memory.
-        ``sites`` are the instructions of the kernel.
+        """``take`` maps types of events to their handlers. ``overwrite`` is called with weak stores to global memory,
+        ``joint`` is `ThreadBarriers.take_joint`. ``sites`` are the instructions of the kernel.
         """
-        self._model, self._take, self._overwrite = model, take, overwrite
+        self._model, self._events, self._overwrite, self._joint = model, take, overwrite, joint
+        self._resumes = model.threads.size == 1 and not model.has_arrivals and not any(map(_is_asynchronous, sites))
+        """Whether CTAs may resume."""
         self.by_cluster: dict[int, _SingleBarrierCta] = {}
         self._filter = AccessFilter(passes_strong=not model.orders_by_strong)
         self._filtered_kinds = [TraceEvent.ACCESS] if model.orders_by_strong else [TraceEvent.ACCESS, TraceEvent.STRONG]
@@ -137,8 +153,9 @@ class SingleBarrierCtas:
             return
         cta = self._model.threads.cta(event.cluster, event.cta)
         filtered = self._filter.add_cta(event.warps, SHARED_BYTES)
-        part = self._forgotten + len(self._parts)
-        self.by_cluster[event.cluster] = _SingleBarrierCta(cta, filtered, part)
+        base = Clock(cta.cluster.components)
+        base.set(cta.started, 1)
+        self.by_cluster[event.cluster] = _SingleBarrierCta(cta, filtered, self._now, base)
 
     def includes(self, event: Any) -> bool:
         """Returns whether an event from Python belongs to a single-barrier CTA."""
@@ -150,7 +167,7 @@ class SingleBarrierCtas:
         Most other events end the CTA's single-barrier state.
         """
         kind = type(event)
-        if kind not in self._take or kind is events.CtaStarted:
+        if kind not in self._events or kind is events.CtaStarted:
             return False
         operation = getattr(event, "operation", None)
         agent = getattr(operation or event, "agent", event)
@@ -165,13 +182,27 @@ class SingleBarrierCtas:
             self._exit(self._give_up(agent.cluster)[1])
         return False
 
+    @property
+    def _now(self) -> int:
+        """The number of the next part of the trace."""
+        return self._forgotten + len(self._parts)
+
     def take(self, batch: Batch) -> None:
         """Handles a part of the trace."""
         self._model.unused.traced(batch, self._filtered_kinds)
+        self._know_warps(batch)
+        begin = 0
+        for entry in self._resumptions(batch):
+            self._take(batch.part(begin, entry + 1))
+            self._resume(batch, entry)
+            begin = entry + 1
+        if begin < len(batch.entries):
+            self._take(batch.part(begin, len(batch.entries)))
+
+    def _take(self, batch: Batch) -> None:
         if not self.by_cluster:
             self._pass_on(batch, np.arange(len(batch.entries)))
             return
-        self._know_warps(batch)
         others, accesses, exits, completed, arrivals = self._filter.filter(batch)
         for warp, time in arrivals:
             self._of(warp).arrivals[self._filter.index_of(warp)].append(time)
@@ -183,7 +214,7 @@ class SingleBarrierCtas:
             self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
         clusters = self._clusters[batch.entries["warp"]]
         present = [(cluster, one) for cluster in np.unique(clusters).tolist() if (one := self.by_cluster.get(cluster))]
-        now = self._forgotten + len(self._parts)
+        now = self._now
         if len(others) < len(batch.entries):
             for _, one in present:
                 one.parts.append(now)
@@ -217,6 +248,53 @@ class SingleBarrierCtas:
         assert one is not None
         return one
 
+    def _resumptions(self, batch: Batch) -> list[int]:
+        """Returns the entries of a part of the trace after which it pays to resume a CTA: they complete its barrier,
+        and no strong access and no fence follows soon.
+        """
+        entries = batch.entries
+        if not self._resumes or not self._model.defers:
+            return []
+        clusters = self._clusters[entries["warp"]]
+        is_single = np.isin(clusters, [*self.by_cluster])
+        is_first = np.isin(clusters, [cluster for cluster, one in self.by_cluster.items() if not one.is_resumed])
+        is_strong = entries["kind"] == TraceEvent.STRONG
+        ends = (is_strong | (entries["kind"] == TraceEvent.FENCED)) & ~is_first
+        if (is_strong & is_first).any():
+            ends |= is_strong & (self._model.orders_by_strong | self._filter.are_apart(batch))
+        if is_single.all() and not ends.any():
+            return []
+        order = np.argsort(clusters, kind="stable")
+        is_last = np.append(np.diff(clusters[order]) != 0, True)
+        stops = np.flatnonzero(ends[order] | is_last)
+        complete = np.flatnonzero((entries["kind"][order] == TraceEvent.COMPLETED) & (entries["number"][order] == 0))
+        which, first = np.unique(np.searchsorted(stops, complete), return_index=True)
+        complete = complete[first]
+        pays = (stops[which] - complete >= FEWEST) | ~ends[order][stops[which]]
+        begins = np.append(True, is_last[stops])[which]
+        found = order[complete[pays & ~(begins & is_single[order][complete])]]
+        return sorted(found.tolist())
+
+    def _resume(self, batch: Batch, entry: int) -> None:
+        """Resumes the CTA whose barrier an entry completes, if that is no single-barrier CTA and all its warps wait."""
+        _, _, warp, _, _, _, generation, *_ = batch.entries[entry].item()
+        cluster = int(self._clusters[warp])
+        if cluster in self.by_cluster or cluster not in self._model.threads.clusters:
+            return
+        cta = self._model.threads.cta(cluster, 0)
+        numbers = {batch.trace.who[n][2]: n for n in np.flatnonzero(self._clusters == cluster).tolist()}
+        joint = self._joint(cta, generation) if len(numbers) == len(cta.warps) else None
+        if joint is None:
+            return
+        base, site, times = joint
+        warps = {number: times[index] + 1 for index, number in numbers.items()}
+        filtered = self._filter.resume_cta(warps, SHARED_BYTES, generation)
+        one = self.by_cluster[cluster] = _SingleBarrierCta(cta, filtered, self._now, base)
+        one.is_resumed, one.first, one.since, one.site = True, generation, generation + 1, site
+        one.arrivals = [[time] for time in times]
+        for index, number in numbers.items():
+            self._of_warps[number], self._owners[number] = one, owner(one.components, one.own[index])
+
     def _know_warps(self, batch: Batch) -> None:
         """Adds each warp that is traced for the first time to the filter."""
         new = batch.trace.who[len(self._clusters) :]
@@ -231,13 +309,13 @@ class SingleBarrierCtas:
 
     def _pass_on(self, batch: Batch, which: Numbers) -> None:
         for event in batch.events(which) if len(which) else ():
-            take = self._take.get(type(event))
+            take = self._events.get(type(event))
             if take is not None:
                 take(event)
 
     def _exit(self, exits: Iterable[events.Exited]) -> None:
         for event in exits:
-            self._take[events.Exited](event)
+            self._events[events.Exited](event)
 
     # ---- global memory ----
 
@@ -250,8 +328,9 @@ class SingleBarrierCtas:
         if self._model.orders_by_strong:
             self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
         flags = self._model.flags
+        ctas = {warp: self._of(warp) for warp in np.unique(entries["warp"]).tolist()}
         for k in np.flatnonzero(scopes != WEAK).tolist() if flags.has_room else ():
-            make = partial(self._accesses, now, part, [k], [int(which[k])])
+            make = partial(self._accesses, ctas, now, part, [k], [int(which[k])])
             flags.later((now, int(which[k])), int(entries["lanes"][k]).bit_count(), make)
         flags.reached = (now, -1)
         owners = self._owners[entries["warp"]]
@@ -266,7 +345,7 @@ class SingleBarrierCtas:
         for base in np.unique(bases).tolist():
             mine = bases == base
             of_base = np.repeat(mine, counts)
-            accesses = self._accesses(now, part, np.flatnonzero(mine).tolist(), which[mine].tolist())
+            accesses = self._accesses(ctas, now, part, np.flatnonzero(mine).tolist(), which[mine].tolist())
             touched = chunks[of_base] & (WHOLE_CHUNK - 1)
             if self._model.footprint is not None:
                 is_whole, are = chunks[of_base] >= WHOLE_CHUNK, np.repeat(kinds, counts)[of_base]
@@ -302,13 +381,15 @@ class SingleBarrierCtas:
                 found |= (warps == warp) & ((since[0] < number) | (at >= since[1]))
         return found
 
-    def _accesses(self, now: int, part: Batch, which: list[int], at: list[int]) -> Iterator[tuple[Access, Moment]]:
+    def _accesses(
+        self, ctas: dict[int, _SingleBarrierCta], now: int, part: Batch, which: list[int], at: list[int]
+    ) -> Iterator[tuple[Access, Moment]]:
         """Yields accesses, each with its moment; ``at`` are their entries in part ``now`` of the trace. A caller may
-        ask for them long after the CTAs have ended.
+        ask for them long after the CTAs, by the numbers of their warps, have ended or begun anew.
         """
         for k, entry in zip(which, at, strict=True):
             warp, time = int(part.entries["warp"][k]), int(part.entries["number"][k])
-            moment = self._of(warp).moment(self._filter.index_of(warp), time)
+            moment = self._moment(ctas[warp], warp, time)
             self._model.flags.reach((now, entry))
             for event in part.accesses(k):
                 yield event, moment
@@ -379,15 +460,15 @@ class SingleBarrierCtas:
         """Sets the threads to their knowledge at the start of the kept trace, where all wait at the barrier."""
         warps = self._model.threads.cta(cluster, 0).warps
         for index, warp in warps.items():
-            arrived = one.arrivals[index][one.since - 1]
+            arrived = one.arrived(index)
             for time, fenced in one.fences[index]:
                 if time < arrived:
                     warp.parts[0].become(one.moment(index, time))
-                    self._take[events.Fenced](fenced)
+                    self._events[events.Fenced](fenced)
             warp.parts[0].become(one.moment(index, arrived))
         for index in warps:
             arrival = events.GroupArrived(Agent(cluster, 0, index, FULL_MASK), site, 0, one.since - 1, True)
-            self._take[events.GroupArrived](arrival)
+            self._events[events.GroupArrived](arrival)
 
     def _forget(self) -> None:
         """Deletes what no finding can name any more. Gives a CTA up if all of a long trace may still be named."""
@@ -411,7 +492,7 @@ class SingleBarrierCtas:
         if since is None and not any(arrived):
             if any(one.fences):
                 return False  # a later flag releases what came before them, and only the trace says what that is
-            one.part, one.entry = self._forgotten + len(self._parts), -1
+            one.part, one.entry = self._now, -1
             return True
         return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)
 
@@ -429,11 +510,12 @@ class SingleBarrierCtas:
         """Lets the kept trace of a CTA begin when this many generations were complete. Returns False if it cannot."""
         if since <= one.since or len(one.filtered.warps) < len(one.own):
             return False
-        for number, part in enumerate(self._parts):
+        for number in one.parts[bisect_left(one.parts, one.part) :]:
+            part = self._parts[number - self._forgotten]
             at = part.completed[part.clusters[part.completed] == cluster]
             at = at[part.batch.entries["value"][at] == since - 1]
             if len(at):
-                one.part, one.entry, one.since = self._forgotten + number, int(at[0]), since
+                one.part, one.entry, one.since = number, int(at[0]), since
                 one.site = part.batch.trace.site(int(part.batch.entries["site"][at[0]]))
                 one.drop_fences()
                 return True
@@ -454,6 +536,12 @@ class SingleBarrierCtas:
     def _moment(self, one: _SingleBarrierCta, warp: int, time: int) -> Moment:
         """Returns the moment of a warp, by its number in the trace."""
         return one.moment(self._filter.index_of(warp), time)
+
+
+def _is_asynchronous(site: Site) -> bool:
+    """Returns whether an instruction belongs to asynchronous operations, or depends on an earlier launch."""
+    opcodes = ("clusterlaunchcontrol", "cp", "griddepcontrol", "mbarrier", "tcgen05", "tensormap", "wgmma")
+    return site.opcode in opcodes or "async" in site.modifiers
 
 
 def _unmet(entries: NDArray[Any], taken: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:

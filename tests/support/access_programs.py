@@ -44,15 +44,21 @@ MEETINGS = ("bar.sync 0;", "bar.sync 0;", "bar.sync 0;", "bar.warp.sync -1;", "s
 
 @dataclass
 class Generator:
-    """Makes one program. ``quiet``: nothing acquires, releases, or fences."""
+    """Makes one program. ``quiet``: nothing acquires, releases, or fences. ``plain``: nothing is strong. ``own``: which
+    part of the accesses is to a thread's own words.
+    """
 
     rng: random.Random
     quiet: bool
     kinds: list[str] = field(default_factory=list)
     spaces: list[str] = field(default_factory=list)
     label: int = 0
+    plain: bool = False
+    own: float = 0.0
 
     def order(self, verb: str) -> str:
+        if self.plain:
+            return ""
         found = [o for o in ORDERS[verb] if not self.quiet or not o.startswith((".acq", ".rel"))]
         found += [o for o in ORDERS[verb] if ".relaxed" in o]
         return self.rng.choice(found)
@@ -60,6 +66,8 @@ class Generator:
     def address(self, space: str) -> tuple[str, str]:
         """Returns the name of a space in an instruction, and an address."""
         rng = self.rng
+        if self.own and rng.random() < self.own:
+            return ".shared" if space == "shared" else ".global", f"[%{'r3' if space == 'shared' else 'rd1'}+{OWN}]"
         place = 4 * rng.randrange(PLACES)
         how = rng.choice(("word", "word", "own", "own", "lane"))
         if space == "local":
@@ -77,7 +85,8 @@ class Generator:
     def access(self) -> str:
         rng = self.rng
         space = rng.choice(self.spaces)
-        kind = rng.choice([k for k in self.kinds if k in ("ld", "st", "atom", "red", "nc")])
+        weak = ("ld", "st", "nc") if self.plain else ("ld", "st", "atom", "red", "nc")
+        kind = rng.choice([k for k in self.kinds if k in weak])
         name, where = self.address(space)
         register, value = f"%r{rng.randrange(20, 23)}", rng.choice(("1", "%r0", "%r4", "%r20", "%r21"))
         if kind == "nc" and space == "global":
@@ -128,11 +137,56 @@ class Generator:
                 body = " ".join(self.statements(rng.randrange(1, 4), depth - 1))
                 made.append(f"{{ .reg .b32 c; .reg .pred q; mov.b32 c, 2; L{n}: {body} sub.s32 c, c, 1;"
                             f"setp.gt.s32 q, c, 0; @q bra L{n}; }}")  # fmt: skip
-            elif draw < 0.46 and "ld" in self.kinds:
+            elif draw < 0.46 and "ld" in self.kinds and not self.plain:
                 made.append(self.found())
             else:
                 made.append(self.access())
         return made
+
+    def rounds(self, depth: int) -> str:
+        """Weak accesses with barriers between them, perhaps in a loop."""
+        rng = self.rng
+        quiet, self.quiet, self.plain = self.quiet, True, True
+        made, waits = [], rng.choice((0.7, 0.2))
+        for _ in range(rng.randrange(1, 7)):
+            made += self.statements(rng.randrange(1, 4), depth, together=True)
+            made += ["bar.sync 0;"] * (rng.random() < waits)
+        self.quiet, self.plain = quiet, False
+        if rng.random() < 0.6:
+            return " ".join(made)
+        self.label += 1
+        end = rng.choice(("bar.sync 0;", ""))
+        return (f"{{ .reg .b32 c; .reg .pred q; mov.b32 c, {rng.randrange(2, 5)}; L{self.label}: {' '.join(made)} {end}"
+                f"sub.s32 c, c, 1; setp.gt.s32 q, c, 0; @q bra L{self.label}; }}")  # fmt: skip
+
+    def hand_over(self, depth: int) -> str:
+        """CTA 0 stores, and the others load or overwrite what it has stored behind a flag. Something may be missing."""
+        rng = self.rng
+        self.label += 1
+        n, data = self.label, 4 * rng.randrange(PLACES)
+        flag, lanes = f"[%rd0+{256 + 4 * n}]", f"[%rd7+{64 + data}]"
+        fences = ("fence.acq_rel.gpu;", "fence.acq_rel.gpu;", "membar.gl;", "fence.acq_rel.cta;", "")
+        first, second = rng.choice(fences), rng.choice(fences)
+        barriers = [rng.choice(("bar.sync 0;", "bar.sync 0;", "bar.sync 0;", "")) for _ in range(3)]
+        between = [self.rounds(depth) if rng.random() < 0.5 else "" for _ in range(2)]
+        store = rng.choice((f"@%p7 st.global.u32 [%rd0+{data}], 5;", f"@%p5 st.global.u32 {lanes}, 5;"))
+        signal = rng.choice((
+            f"{first} @%p7 st.relaxed.gpu.global.u32 {flag}, 1;",
+            f"{first} @%p7 st.volatile.global.u32 {flag}, 1;",
+            f"@%p7 red.release.gpu.global.add.u32 {flag}, 1;",
+            f"@!%p7 bra S{n}; {first} red.relaxed.gpu.global.add.u32 {flag}, 1; S{n}:",
+        ))  # fmt: skip
+        poll = f"W{n}: ld.{{}}.global.u32 %r9, {flag}; setp.eq.u32 %p8, %r9, 0; @%p8 bra W{n};"
+        wait = rng.choice((
+            f"@!%p4 bra X{n}; {poll.format('acquire.gpu')} X{n}:",
+            f"@!%p4 bra X{n}; {poll.format('relaxed.gpu')} {second} X{n}:",
+            f"{poll.format('volatile')} {second}",
+        ))  # fmt: skip
+        use = rng.choice((
+            f"ld.global.u32 %r20, [%rd0+{data}];", f"@%p4 ld.global.u32 %r20, [%rd0+{data}];",
+            f"ld.global.u32 %r20, {lanes};", f"@!%p5 st.global.u32 {lanes}, 6;",
+        ))  # fmt: skip
+        return " ".join((store, barriers[0], between[0], signal, wait, barriers[1], between[1], use, barriers[2]))
 
 
 @dataclass(frozen=True)
@@ -169,6 +223,28 @@ def draw(seed: int) -> Program:
         rng.choice((32, 64, 64)),
         rng.choice(("fifo", "fifo", "random")),
         seed,
+    )
+
+
+def draw_rounds(seed: int) -> Program:
+    """Draws a program that has strong accesses, and then barriers and weak accesses, several times."""
+    rng = random.Random(seed)
+    kinds = rng.choice((["ld", "st"], ["ld", "st", "atom", "red"], ["ld", "st", "atom", "red", "nc"]))
+    spaces = rng.choice((["shared"], ["global"], ["shared", "global"], ["shared", "shared", "global"]))
+    generator = Generator(rng, rng.random() < 0.3, kinds, spaces, own=rng.choice((1.0, 0.97, 0.9, 0.5)))
+    zero = " ".join(f"st.shared.u32 [%r2+{4 * n}], %r1;" for n in range(64))
+    body = [f"and.pred %p7, %p4, %p5; @!%p4 bra STARTED; {zero} STARTED: st.shared.u32 [%r3+{OWN}], %r1; bar.sync 0;"]
+    hands_over = rng.random() < 0.5
+    for _ in range(rng.randrange(1, 4)):
+        depth = rng.choice((0, 0, 1))
+        if hands_over and rng.random() < 0.7:
+            body.append(generator.hand_over(depth))
+        else:
+            body += [*generator.statements(rng.randrange(1, 4), depth, together=True), "bar.sync 0;"]
+        body += [generator.rounds(depth), rng.choice(("bar.sync 0;", ""))]
+    text = source(START + "\n".join(body) + "\nst.global.u32 [%rd1+8192], %r1; ret;", WORDS)
+    return Program(
+        text, rng.choice((1, 2, 3)), rng.choice((32, 64, 64, 128)), rng.choice(("fifo", "fifo", "random")), seed
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.memory.bytes import CHUNK
-from emugpu.emulator.native.layout import NOT_YET, FilterCall, FilteredChunk, FilteredCta, FilteredWarp
+from emugpu.emulator.native.layout import NOT_YET, FilterCall, FilteredChunk, FilteredCta, FilteredWarp, TraceEvent
 from emugpu.emulator.native.trace import Batch
 
 WORD = 4
@@ -86,6 +86,22 @@ class AccessFilter:
         row[[FilteredCta.MARKS, FilteredCta.INTERVALS]] = cta.marks.ctypes.data, warps + 1
         return cta
 
+    def resume_cta(self, warps: dict[int, int], shared_bytes: int, generation: int) -> CtaFilter:
+        """Filters a CTA whose warps all wait at the barrier when this generation of it is complete. Strong accesses and
+        fences stop the filter. ``warps`` are their numbers in the trace, each with its time then.
+        """
+        cta = self.add_cta(len(warps), shared_bytes)
+        cta.warps = [*warps]
+        self._ctas[cta.row, FilteredCta.RESUMED] = True
+        for number, time in warps.items():
+            index = self._warps[number, FilteredWarp.INDEX]
+            row = self._warps[number]
+            row[:] = 0
+            row[[FilteredWarp.CTA, FilteredWarp.INDEX]] = cta.row, index
+            row[[FilteredWarp.TIME, FilteredWarp.INTERVAL]] = time, index + 1
+            row[[FilteredWarp.ARRIVED, FilteredWarp.LEFT]] = generation + 1, generation
+        return cta
+
     def remove_cta(self, cta: CtaFilter) -> None:
         self._warps[cta.warps, FilteredWarp.CTA] = NO_CTA
         self._free.append(cta.row)
@@ -142,6 +158,20 @@ class AccessFilter:
         return {
             warp: at if at >= 0 else None for warp, at in zip(np.flatnonzero(are_split).tolist(), entries, strict=True)
         }
+
+    def are_apart(self, batch: Batch) -> NDArray[np.bool_]:
+        """Returns for each entry of the next part of the trace that belongs to a filtered CTA whether the lanes of its
+        warp have diverged.
+        """
+        kinds, numbers = batch.entries["kind"], batch.entries["number"] - 1
+        order = np.argsort(batch.entries["warp"], kind="stable")
+        more = np.select([kinds == TraceEvent.DIVERGED, kinds == TraceEvent.REJOINED], [numbers, -numbers], 0)[order]
+        warps, first, which = np.unique(batch.entries["warp"][order], return_index=True, return_inverse=True)
+        parts = np.cumsum(more)
+        parts -= (parts - more)[first][which]
+        found = np.zeros(len(order), np.bool_)
+        found[order] = parts + self._warps[warps, FilteredWarp.APART][which] > 0
+        return found
 
     def is_split(self, cta: CtaFilter) -> bool:
         """Returns whether the lanes of some warp of a CTA have diverged."""

@@ -312,7 +312,7 @@ class FilteredCta(Counted):
     STOPPED_AT: the entry since which it is no single-barrier CTA, or its accesses are not certainly in order, or
     NOT_YET. SHADOW: the table of its chunks, and their number. MARKS: for the 4-byte words in them, the last reader of
     each, followed by the last writer of each, as an interval and a lane. INTERVALS: how many numbers of intervals were
-    given.
+    given. RESUMED: strong accesses and fences end it.
     """
 
     STOPPED_AT = auto()
@@ -323,6 +323,7 @@ class FilteredCta(Counted):
     WARPS = auto()
     ARRIVED = auto()
     EXITED = auto()
+    RESUMED = auto()
 
 
 class FilteredChunk(Counted):

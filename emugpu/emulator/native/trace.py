@@ -311,6 +311,11 @@ class Batch:
         counts = firsts[which + 1] - firsts[which]
         return self.chunks[_ranges(firsts[which], counts)], counts
 
+    def part(self, first: int, end: int) -> Batch:
+        """Returns a batch of consecutive entries."""
+        chunks = self.chunks if end == len(self.entries) else self.chunks[: self.entries["chunk"][end]]
+        return Batch(self.trace, self.entries[first:end], self.words, chunks)
+
     def select(self, which: NDArray[np.int64]) -> Batch:
         """Returns a batch of some entries, which are all accesses."""
         entries = self.entries[which]

@@ -6,13 +6,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from access_programs import draw, findings
+from access_programs import draw, draw_rounds, findings
 from native_engine import library, watched
 from ptx_programs import WORDS, module_of, source
 
-from emugpu.check import Checker
+from emugpu.check import Checker, single_barrier
 from emugpu.check.generic import GenericProxy
 from emugpu.emulator import Device
+from emugpu.emulator.native import trace
 
 
 @pytest.mark.thorough
@@ -25,6 +26,23 @@ def test_the_checker_finds_the_same_under_both_engines(first):
         assert findings(program, native=True) == expected, (seed, program.text)
         found += bool(expected[1])
     assert 0 < found < 20, "some programs race, and some do not"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("first", "entries", "kept"), [(0, 1 << 16, 1 << 20), (30, 1 << 16, 1 << 20), (60, 64, 100)])
+def test_and_behind_barriers_that_follow_strong_accesses(monkeypatch, first, entries, kept):
+    monkeypatch.setattr(trace, "ENTRIES", entries)
+    monkeypatch.setattr(single_barrier, "KEPT", kept)
+    monkeypatch.setattr(single_barrier, "FEWEST", 1)
+    resume = single_barrier.SingleBarrierCtas._resume
+    found = 0
+    with mock.patch.object(single_barrier.SingleBarrierCtas, "_resume", autospec=True, side_effect=resume) as resumed:
+        for seed in range(first, first + 30):
+            program = draw_rounds(seed)
+            expected = findings(program, native=False)
+            assert findings(program, native=True) == expected, (seed, program.text)
+            found += bool(expected[1])
+    assert 0 < found < 30 and resumed.call_count > 30
 
 
 START = """

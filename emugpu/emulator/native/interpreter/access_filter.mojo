@@ -191,7 +191,7 @@ def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
     var is_strong = half(e, 0) == EVENT_STRONG
     if flags & (TRACED_GLOBAL | TRACED_SHARED) == 0:
         return True
-    if is_strong and (look(t, FILTER_PASSES_STRONG) == 0 or look(w, WARP_APART) != 0):
+    if is_strong and (look(t, FILTER_PASSES_STRONG) == 0 or look(cta, FILTERED_RESUMED) != 0 or look(w, WARP_APART) != 0):
         return False
     if flags & TRACED_GLOBAL != 0:
         return pass_global(e, w)
@@ -263,7 +263,7 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
         return value & ~lanes == 0 and (look(w, WARP_APART) != 0 or begin_interval(w, cta))
     if kind == EVENT_RESUMED or kind == EVENT_SUSPENDED:
         return True
-    if look(w, WARP_APART) != 0:
+    if look(w, WARP_APART) != 0 or (kind == EVENT_FENCED and look(cta, FILTERED_RESUMED) != 0):
         return False
     if kind == EVENT_FENCED:
         set[DType.int32](e, 36, Int32(look(w, WARP_TIME)))
