@@ -71,6 +71,8 @@ class _SingleBarrierCta:
         """The first generation of the barrier whose arrivals are known."""
         self.arrivals: list[list[int]] = [[] for _ in self.own]
         """The times at which each warp has arrived at the barrier since then."""
+        self.times: dict[int, int] = {}
+        """The times of the warps where the kept trace begins, if that is between two barriers."""
         self._moments: dict[tuple[int, int], Moment] = {}
 
     def moment(self, warp: int, time: int) -> Moment:
@@ -423,6 +425,8 @@ class SingleBarrierCtas:
             self._model.shared[cluster, 0].pass_barrier(Earlier(self._accesses_before(one, kept), moment))
         if one.site is not None:
             self._bring_up(cluster, one, one.site)
+        for index, time in one.times.items():
+            self._model.threads.cta(cluster, 0).warps[index].parts[0].become(one.moment(index, time))
         for number, part, at in self._kept(one, cluster):
             if stopped_at is not None and part is self._parts[-1]:
                 at, rest = at[at < stopped_at], at[at >= stopped_at]
@@ -489,10 +493,11 @@ class SingleBarrierCtas:
         since = one.filtered.oldest_needed()
         if self._filter.is_split(one.filtered):
             return False
-        if since is None and not any(arrived):
+        if since is None and self._filter.left(one.filtered) == arrived == [one.since] * len(arrived):
             if any(one.fences):
                 return False  # a later flag releases what came before them, and only the trace says what that is
-            one.part, one.entry = self._now, -1
+            one.part, one.entry, one.site = self._now, -1, None
+            one.times = self._filter.times(one.filtered)
             return True
         return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)
 
@@ -515,7 +520,7 @@ class SingleBarrierCtas:
             at = part.completed[part.clusters[part.completed] == cluster]
             at = at[part.batch.entries["value"][at] == since - 1]
             if len(at):
-                one.part, one.entry, one.since = number, int(at[0]), since
+                one.part, one.entry, one.since, one.times = number, int(at[0]), since, {}
                 one.site = part.batch.trace.site(int(part.batch.entries["site"][at[0]]))
                 one.drop_fences()
                 return True

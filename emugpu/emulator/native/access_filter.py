@@ -181,3 +181,13 @@ class AccessFilter:
         """Returns how often each traced warp of a CTA has arrived at the barrier."""
         found: list[int] = self._warps[cta.warps, FilteredWarp.ARRIVED].tolist()
         return found
+
+    def left(self, cta: CtaFilter) -> list[int]:
+        """Returns how often each traced warp of a CTA has left the barrier."""
+        found: list[int] = self._warps[cta.warps, FilteredWarp.LEFT].tolist()
+        return found
+
+    def times(self, cta: CtaFilter) -> dict[int, int]:
+        """Returns the time of each traced warp of a CTA by its index."""
+        indices, times = self._warps[cta.warps][:, [FilteredWarp.INDEX, FilteredWarp.TIME]].T.tolist()
+        return dict(zip(indices, times, strict=True))

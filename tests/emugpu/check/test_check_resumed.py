@@ -160,3 +160,29 @@ def test_a_copy_may_still_read_what_is_stored_behind_a_barrier(waits):
     out = device.upload(np.zeros(8192, np.uint32))
     device.launch(module_of(source(START + body, WORDS)), grid=1, block=64, arguments=[out], sinks=[checker])
     assert {f.rule for f in checker.report().findings} == (set() if waits else {"store-source-reused"})
+
+
+FORGOTTEN = """
+{ .reg .b32 c; .reg .pred q; mov.b32 c, 10;
+SPLIT: @%p9 bra L; add.u32 %r7, %r7, 2; bra.uni J; L: add.u32 %r7, %r7, 1; J:
+sub.u32 c, c, 1; setp.ne.u32 q, c, 0; @q bra SPLIT; mov.b32 c, 100;
+AGAIN: @%p2 st.global.u32 [%rd0+4], c; st.global.u32 [%rd1], c;
+sub.u32 c, c, 1; setp.ne.u32 q, c, 0; @q bra AGAIN; }
+"""
+SIGNAL = "@%p2 st.release.gpu.global.u32 [%rd0+8], 1;\n"
+WAIT = POLL.replace("ld.volatile", "ld.acquire.gpu")
+
+
+@pytest.mark.parametrize("before", ["", TICKET])
+@pytest.mark.parametrize("last", ["", STORE])
+def test_the_time_of_a_long_trace_without_a_barrier_is_not_forgotten(monkeypatch, last, before):
+    """Lanes part, and then a long loop stores what the other CTA loads after an acquire."""
+    monkeypatch.setattr(single_barrier, "KEPT", 30)
+    start = START if before else START.replace("st.shared.u32 [%r3+2048], %r0; bar.sync 0;", "")
+    module = module_of(source(start + before + FORGOTTEN + SIGNAL + last + WAIT + LOAD_0 + "ret;", WORDS))
+    for entries in range(40, 130, 7):
+        monkeypatch.setattr(trace, "ENTRIES", entries)
+        checker, device = Checker(), Device(library=library())
+        out = device.upload(np.zeros(4096, np.uint32))
+        device.launch(module, grid=2, block=64, arguments=[out], sinks=[checker])
+        assert {f.rule for f in checker.report().findings} == ({"race-global"} if last else set()), entries
