@@ -224,7 +224,7 @@ class Workspace:
         self.out_predicates = aligned_bytes(32 * rows).view(np.bool_).reshape(-1, 32)
         queue, touched = np.zeros(QUEUE_ROOM, np.int32), np.zeros(MOST_FRAGMENTS, np.int32)
         joins = np.zeros(JOIN_ROOM * JOIN_FIELDS, np.int64)
-        ctas = np.zeros(CTA_ROOM * CTA_FIELDS, np.int64)
+        ctas = aligned_bytes(8 * CTA_ROOM * CTA_FIELDS).view(np.int64)
         strangers = np.zeros(QUEUE_ROOM, np.int64)
         self.strangers = _numbers(strangers)
         tables = {name: np.array([len(values), *values], np.int64) for name, values in _DRAWN_FROM.items()}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_engine import Kept, library
+from ptx_programs import STORE_R1, module_of, source
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.bytes import CHUNK_DTYPE, aligned_bytes
@@ -218,20 +220,41 @@ def test_lanes_that_all_read_what_was_never_written(lanes, nbytes):
         assert error.value.rule == "uninitialised" and error.value.position == 0
 
 
-def test_large_zeroed_bytes_take_no_memory_until_they_are_touched():
-    """glibc's heap would clear them: it serves blocks of a size that was freed once (mallopt(3), M_MMAP_THRESHOLD)."""
+@pytest.fixture
+def heap_of_large_blocks():
+    """glibc's heap serves blocks of a size that was freed once, and clears them (mallopt(3), M_MMAP_THRESHOLD)."""
     freed = [np.ones(24 << 20, np.uint8)]
     freed.clear()
     freed = [np.ones(12 << 20, np.uint8) for _ in range(4)]
     above = np.ones(1 << 10, np.uint8)  # keeps the heap from shrinking
     freed.clear()
+    yield
+    assert above.all()
+
+
+def pages_of(array: np.ndarray) -> int:
+    """The pages of an array that are in memory."""
+    pages = np.empty((array.nbytes >> 12) + 2, np.uint8)
+    start, found = ctypes.c_void_p(array.ctypes.data & -4096), ctypes.c_void_p(pages.ctypes.data)
+    assert ctypes.CDLL(None).mincore(start, ctypes.c_size_t(array.nbytes), found) == 0
+    return int(np.count_nonzero(pages[: array.nbytes >> 12] & 1))
+
+
+@pytest.mark.usefixtures("heap_of_large_blocks")
+def test_large_zeroed_bytes_take_no_memory_until_they_are_touched():
     found = [aligned_bytes(10 << 20) for _ in range(4)]
-    pages = np.empty(10 << 20 >> 12, np.uint8)
-    for array in found:
-        start = ctypes.c_void_p(array.ctypes.data & -4096)
-        assert ctypes.CDLL(None).mincore(start, ctypes.c_size_t(array.nbytes), ctypes.c_void_p(pages.ctypes.data)) == 0
-        assert np.count_nonzero(pages & 1) < 4
-    assert above.all() and not any(array.any() for array in found)
+    assert all(pages_of(array) < 4 for array in found)
+    assert not any(array.any() for array in found)
+
+
+@pytest.mark.usefixtures("heap_of_large_blocks")
+def test_nor_does_the_table_of_ctas_of_a_kernel():
+    device = Kept(library=library())
+    device.launch(module_of(source(STORE_R1.replace("%r1;", "%r0;"))), grid=1, block=32, arguments=[device.alloc(128)])
+    (workspace,) = device.machine.engine._plan.workspaces
+    table = np.frombuffer(workspace.ctas, np.int64)
+    assert pages_of(table) < 4
+    assert table.nbytes > 1 << 20 and table.any()
 
 
 @pytest.mark.parametrize("nbytes", [1, 64, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
