@@ -72,7 +72,7 @@ class _SingleBarrierCta:
         self.arrivals: list[list[int]] = [[] for _ in self.own]
         """The times at which each warp has arrived at the barrier since then."""
         self.times: dict[int, int] = {}
-        """The times of the warps where the kept trace begins, if that is between two barriers."""
+        """The times of the warps where the kept trace begins, if all of them have left the barrier before it."""
         self._moments: dict[tuple[int, int], Moment] = {}
 
     def moment(self, warp: int, time: int) -> Moment:
@@ -461,7 +461,7 @@ class SingleBarrierCtas:
             yield number, part, at[at > one.entry] if number == one.part else at
 
     def _bring_up(self, cluster: int, one: _SingleBarrierCta, site: Site) -> None:
-        """Sets the threads to their knowledge at the start of the kept trace, where all wait at the barrier."""
+        """Sets the threads to their knowledge at the barrier before the kept trace, where all wait, or have waited."""
         warps = self._model.threads.cta(cluster, 0).warps
         for index, warp in warps.items():
             arrived = one.arrived(index)
@@ -473,6 +473,9 @@ class SingleBarrierCtas:
         for index in warps:
             arrival = events.GroupArrived(Agent(cluster, 0, index, FULL_MASK), site, 0, one.since - 1, True)
             self._events[events.GroupArrived](arrival)
+        for index in one.times:
+            left = events.GroupLeft(Agent(cluster, 0, index, FULL_MASK), site, 0, one.since - 1)
+            self._events[events.GroupLeft](left)
 
     def _forget(self) -> None:
         """Deletes what no finding can name any more. Gives a CTA up if all of a long trace may still be named."""
@@ -496,8 +499,7 @@ class SingleBarrierCtas:
         if since is None and self._filter.left(one.filtered) == arrived == [one.since] * len(arrived):
             if any(one.fences):
                 return False  # a later flag releases what came before them, and only the trace says what that is
-            one.part, one.entry, one.site = self._now, -1, None
-            one.times = self._filter.times(one.filtered)
+            one.part, one.entry, one.times = self._now, -1, self._filter.times(one.filtered)
             return True
         return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)
 

@@ -180,6 +180,10 @@ sub.u32 c, c, 1; setp.ne.u32 q, c, 0; @q bra SPLIT; mov.b32 c, 100;
 AGAIN: @%p2 st.global.u32 [%rd0+4], c; st.global.u32 [%rd1], c;
 sub.u32 c, c, 1; setp.ne.u32 q, c, 0; @q bra AGAIN; }
 """
+LOOP = """
+{ .reg .b32 c; .reg .pred q; mov.b32 c, 2000;
+LOOP: st.global.u32 [%rd1], c; sub.u32 c, c, 1; setp.ne.u32 q, c, 0; @q bra LOOP; }
+"""
 SIGNAL = "@%p2 st.release.gpu.global.u32 [%rd0+8], 1;\n"
 WAIT = POLL.replace("ld.volatile", "ld.acquire.gpu")
 
@@ -197,3 +201,17 @@ def test_the_time_of_a_long_trace_without_a_barrier_is_not_forgotten(monkeypatch
         out = device.upload(np.zeros(4096, np.uint32))
         device.launch(module, grid=2, block=64, arguments=[out], sinks=[checker])
         assert {f.rule for f in checker.report().findings} == ({"race-global"} if last else set()), entries
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_nor_that_lanes_have_met_at_the_barrier_before_it(monkeypatch, meets):
+    monkeypatch.setattr(single_barrier, "KEPT", 300)
+    monkeypatch.setattr(trace, "ENTRIES", 90)
+    body = f"{FENCE}@%p1 red.global.add.u32 [%rd0], 1;\nst.shared.u32 [%r3], %r0;\nbar.sync 0;\n{LOOP}"
+    body += "" if meets else "st.shared.u32 [%r3], %r0;\n"
+    module = module_of(
+        source(START + body + "@%p1 red.global.add.u32 [%rd0], 1;\nld.shared.u32 %r7, [%r12];\nret;", WORDS)
+    )
+    checker, device = Checker(), Device(library=library())
+    device.launch(module, grid=1, block=64, arguments=[device.upload(np.zeros(4096, np.uint32))], sinks=[checker])
+    assert {f.rule for f in checker.report().findings} == (set() if meets else {"race-lanes"})
