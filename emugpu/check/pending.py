@@ -30,6 +30,8 @@ TRIALS, FEWEST = 16, 8
 """After ``TRIALS`` transfers to the histories, a transfer must have had ``FEWEST`` accesses on average to pay."""
 MOST = 1 << 14
 """The log holds at most this many accesses; then it drops those that no finding can name any more."""
+OF_TRACE = 64
+"""So many accesses of the trace count as one: they take less room, and cost nothing before the histories need them."""
 
 Chunks = NDArray[np.signedinteger[Any]]
 Several = Accesses | tuple[Access, ...]
@@ -69,7 +71,8 @@ class Earlier:
         self._parts, self._moment = parts, moment
 
     def __len__(self) -> int:
-        return sum(len(part.entries) for part in self._parts)
+        """Returns how many accesses they count as in the log."""
+        return -(-sum(len(part.entries) for part in self._parts) // OF_TRACE)
 
     def __iter__(self) -> Iterator[tuple[Access, Moment]]:
         for part in self._parts:

@@ -9,8 +9,9 @@ import pytest
 from native_engine import library
 from ptx_programs import WORDS, module_of, source
 
-from emugpu.check import Checker, single_barrier
+from emugpu.check import Checker, pending, single_barrier
 from emugpu.check.generic import GenericProxy
+from emugpu.check.shadow import ShadowMemory
 from emugpu.emulator import Device
 from emugpu.emulator.native import trace
 
@@ -215,3 +216,14 @@ def test_nor_that_lanes_have_met_at_the_barrier_before_it(monkeypatch, meets):
     checker, device = Checker(), Device(library=library())
     device.launch(module, grid=1, block=64, arguments=[device.upload(np.zeros(4096, np.uint32))], sinks=[checker])
     assert {f.rule for f in checker.report().findings} == (set() if meets else {"race-lanes"})
+
+
+def test_loads_of_a_table_that_stays_are_not_checked_one_by_one_before_a_ticket(monkeypatch):
+    monkeypatch.setattr(pending, "MOST", 64)
+    table = LOOP.replace("st.global.u32 [%rd1], c", "ld.shared.u32 %r7, [%r4+2048]")
+    module = module_of(source(START + table + BARRIER + TICKET + ROUNDS + "ret;", WORDS))
+    checker, device = Checker(), Device(library=library())
+    out = device.upload(np.zeros(4096, np.uint32))
+    with mock.patch.object(ShadowMemory, "_apply", autospec=True, side_effect=ShadowMemory._apply) as applied:
+        device.launch(module, grid=1, block=64, arguments=[out], sinks=[checker])
+    assert not checker.report().findings and applied.call_count < 400
