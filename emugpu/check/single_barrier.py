@@ -49,7 +49,7 @@ KEPT = 1 << 20
 
 class _SingleBarrierCta:
     """A single-barrier CTA, and the filter's view of it. ``own``: the components of its warps. ``exits``: the exits of
-    warps. A CTA that resumes is another one.
+    warps. A CTA that resumes gets another one.
 
     The kept trace of the CTA begins after entry ``entry`` of part ``part``, when ``since`` generations of its barrier
     were complete, or from the CTA's start. ``site`` is that of the entry. ``parts`` are the kept ones that have entries
@@ -68,9 +68,9 @@ class _SingleBarrierCta:
         self.fences: list[list[tuple[int, events.Fenced]]] = [[] for _ in self.own]
         """The fences of each warp, with their times."""
         self.is_resumed, self.first = False, 0
-        """The first generation of the barrier whose arrivals are known."""
+        """Whether the CTA has resumed, and the first generation of the barrier whose arrivals are known."""
         self.arrivals: list[list[int]] = [[] for _ in self.own]
-        """The times at which each warp has arrived at the barrier since then."""
+        """The times at which each warp has arrived at that generation and at later ones."""
         self.times: dict[int, int] = {}
         """The times of the warps where the kept trace begins, if all of them have left the barrier before it."""
         self._moments: dict[tuple[int, int], Moment] = {}
@@ -266,6 +266,7 @@ class SingleBarrierCtas:
             ends |= is_strong & (self._model.orders_by_strong | self._filter.are_apart(batch))
         if is_single.all() and not ends.any():
             return []
+        # The stops divide the entries of each CTA into stretches. It may resume at the first complete barrier of each.
         order = np.argsort(clusters, kind="stable")
         is_last = np.append(np.diff(clusters[order]) != 0, True)
         stops = np.flatnonzero(ends[order] | is_last)
@@ -273,13 +274,13 @@ class SingleBarrierCtas:
         which, first = np.unique(np.searchsorted(stops, complete), return_index=True)
         complete = complete[first]
         pays = (stops[which] - complete >= FEWEST) | ~ends[order][stops[which]]
-        begins = np.append(True, is_last[stops])[which]
-        found = order[complete[pays & ~(begins & is_single[order][complete])]]
+        is_first_of_cta = np.append(True, is_last[stops])[which]
+        found = order[complete[pays & ~(is_first_of_cta & is_single[order][complete])]]
         return sorted(found.tolist())
 
     def _resume(self, batch: Batch, entry: int) -> None:
         """Resumes the CTA whose barrier an entry completes, if that is no single-barrier CTA and all its warps wait."""
-        _, _, warp, _, _, _, generation, *_ = batch.entries[entry].item()
+        warp, generation = (int(batch.entries[column][entry]) for column in ("warp", "value"))
         cluster = int(self._clusters[warp])
         if cluster in self.by_cluster or cluster not in self._model.threads.clusters:
             return
