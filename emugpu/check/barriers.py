@@ -262,11 +262,6 @@ class Generation:
             self.clock.join(known)
 
 
-Joint = tuple[Clock, Site, list[int]]
-"""What the warps of a CTA that wait at a barrier know together, an instruction by which one has arrived, and the time
-of each arrival."""
-
-
 class ThreadBarriers:
     """Handles the events of bar.sync and bar.arrive of a CTA, and of barrier.cluster."""
 
@@ -339,9 +334,9 @@ class ThreadBarriers:
         for key in [key for key in self._exits if key[0] == event.cluster and key[1:] not in generation.arrived]:
             generation.clock.join(self._exits.pop(key), ONLY_EXECUTION)
 
-    def take_joint(self, cta: TrackedCta, number: int) -> Joint | None:
-        """Forgets a generation of barrier 0 of a CTA, and returns what its warps know together, if all of them wait in
-        it; else returns None.
+    def take_joint(self, cta: TrackedCta, number: int) -> tuple[Clock, Site, list[int]] | None:
+        """Forgets a generation of barrier 0 of a CTA if all warps wait in it. Returns what they know together, an
+        instruction by which one has arrived, and the time of each arrival; or None if some warp does not wait.
         """
         generations = self._generations.get((cta.cluster.number, cta.rank, 0), {})
         generation = generations.get(number)

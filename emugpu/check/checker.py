@@ -147,9 +147,7 @@ class _CheckedLaunch:
             events.TensorMemoryAllocated: tensor_life.allocated,
             events.TensorMemoryFreed: self._freed,
         }
-        self.single_barrier = SingleBarrierCtas(
-            model, self.take, generic.overwrite, thread_barriers.take_joint, event.sites
-        )
+        self.single_barrier = SingleBarrierCtas(model, self.take, generic, thread_barriers, event.sites)
         self._ended = False
 
     def report(self) -> Report:

@@ -165,7 +165,8 @@ class GenericProxy:
         self.model = model
         self._lanes = lanes
         self._tensor_maps = tensor_maps
-        self._flags: dict[tuple[str, int, int, int], list[Released]] = {}
+        self._flags: dict[int, dict[tuple[str, int, int, int], list[Released]]] = {}
+        """By cluster, or -1 for global memory, and by place: what strong writes have released there."""
         self._sc_fences: dict[Components, dict[tuple[int, int], list[Fence]]] = {}
         """By component and scope, in the component's order."""
 
@@ -274,7 +275,7 @@ class GenericProxy:
         if event.space == "global":
             self.model.flags.read(event.where, (thread.clock.space, thread.own, thread.time), scope, site)
         for place in self._places(event):
-            held = self._flags.get(place)
+            held = self._flags.get(place[1], {}).get(place)
             if not held:
                 continue
             is_known = not thread.behind and thread.learned.get((place, site.index)) is held
@@ -302,7 +303,11 @@ class GenericProxy:
         if self._flags:
             for event in stores:
                 for place in self._places(event):
-                    self._flags.pop(place, None)
+                    self._flags.get(place[1], {}).pop(place, None)
+
+    def forget_flags(self, cluster: int) -> None:
+        """Forgets what was released in the shared memory of a cluster of one CTA, all of whose threads know it."""
+        self._flags.pop(cluster, None)
 
     def _release(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
@@ -325,13 +330,14 @@ class GenericProxy:
         by = agent if site.semantics in RELEASES else agent._replace(lanes=0)
         releases = [Released(clock, one, scope, by) for clock, one in released]
         for place in self._places(event):
-            earlier = self._flags.get(place, [])
+            flags = self._flags.setdefault(place[1], {})
+            earlier = flags.get(place, [])
             held = earlier if event.mode == "atomic" else []
             # A release operation and a later strong write of a thread are a release pattern, too (PTX ISA 8.8).
             own = (one for one in earlier if one.agent[:3] == agent[:3] and one.agent.lanes & agent.lanes)
             for one in (*(one._replace(written=scope) for one in own), *releases):
                 held = _with(held, one)
-            self._flags[place] = held
+            flags[place] = held
 
     def _tells(self, thread: Thread, agent: Agent) -> Clock | None:
         """Returns what a strong write tells without a release: which phases of barriers of threads are over; which

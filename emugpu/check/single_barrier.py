@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.barriers import Joint
+from emugpu.check.barriers import ThreadBarriers
 from emugpu.check.clocks import OWN, Clock
 from emugpu.check.flags import ALL
 from emugpu.check.footprint import READ, STRONG_READ, STRONG_WRITE, WRITE
+from emugpu.check.generic import GenericProxy
 from emugpu.check.model import SHARED_BYTES, Model
 from emugpu.check.pending import Earlier
 from emugpu.check.record import SCOPES, WEAK, scope_of
@@ -120,14 +121,12 @@ class SingleBarrierCtas:
         self,
         model: Model,
         take: dict[type, Callable[[Any], None]],
-        overwrite: Callable[[Iterable[Access]], None],
-        joint: Callable[[TrackedCta, int], Joint | None],
+        generic: GenericProxy,
+        barriers: ThreadBarriers,
         sites: Sequence[Site],
     ) -> None:
-        """``take`` maps types of events to their handlers. ``overwrite`` is called with weak stores to global memory,
-        ``joint`` is `ThreadBarriers.take_joint`. ``sites`` are the instructions of the kernel.
-        """
-        self._model, self._events, self._overwrite, self._joint = model, take, overwrite, joint
+        """``take`` maps types of events to their handlers. ``sites`` are the instructions of the kernel."""
+        self._model, self._events, self._generic, self._barriers = model, take, generic, barriers
         self._resumes = model.threads.size == 1 and not model.has_arrivals and not any(map(_is_asynchronous, sites))
         """Whether CTAs may resume."""
         self.by_cluster: dict[int, _SingleBarrierCta] = {}
@@ -286,9 +285,10 @@ class SingleBarrierCtas:
             return
         cta = self._model.threads.cta(cluster, 0)
         numbers = {batch.trace.who[n][2]: n for n in np.flatnonzero(self._clusters == cluster).tolist()}
-        joint = self._joint(cta, generation) if len(numbers) == len(cta.warps) else None
+        joint = self._barriers.take_joint(cta, generation) if len(numbers) == len(cta.warps) else None
         if joint is None:
             return
+        self._generic.forget_flags(cluster)  # weak stores that overwrite some from now on may stay unseen
         base, site, times = joint
         warps = {number: times[index] + 1 for index, number in numbers.items()}
         filtered = self._filter.resume_cta(warps, SHARED_BYTES, generation)
@@ -329,7 +329,7 @@ class SingleBarrierCtas:
         entries = part.entries
         stores, scopes = entries["flags"] & Traced.STORE != 0, self._scopes[entries["site"]]
         if self._model.orders_by_strong:
-            self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
+            self._generic.overwrite(map(part.access, np.flatnonzero(stores).tolist()))
         flags = self._model.flags
         ctas = {warp: self._of(warp) for warp in np.unique(entries["warp"]).tolist()}
         for k in np.flatnonzero(scopes != WEAK).tolist() if flags.has_room else ():

@@ -70,6 +70,8 @@ ALONE = """
 MORE: st.shared.u32 [%r3], %r0; {} ld.shared.u32 %r7, [%r12]; bar.sync 0;
 sub.u32 c, c, 1; setp.ne.u32 q, c, 0; @q bra MORE; }}
 """
+LANE_STORE = "setp.eq.u32 %p10, %r0, 5;\n@%p1 st.shared.u32 [%r4+3604], 5;\n"
+LANE_FLAG, LANE_LOAD = "@%p10 ld.acquire.cta.shared.u32 %r7, [%r4+3600];\n", "@%p10 ld.shared.u32 %r7, [%r4+3604];\n"
 ARRIVE_APART = "@%p9 bra A;\nbarrier.sync 0;\nbra.uni B;\nA: barrier.sync 0;\nB:\n"
 PROGRAMS = {
     "rounds behind a ticket": (TICKET + ROUNDS, ()),
@@ -111,6 +113,13 @@ PROGRAMS = {
         TICKET + ROUNDS + LANES + FENCE + BARRIER + FLAG + POLL + FENCE + BARRIER + ROUND + OTHERS_LOAD, ()),
     "all lanes store, and one signals": (
         TICKET + ROUNDS + LANES + FENCE + FLAG + POLL + FENCE + BARRIER + ROUND + OTHERS_LOAD, ("signal-for-lanes",)),
+    "a lane finds a flag of its warp that was overwritten in the rounds": (
+        TICKET + "@%p1 st.release.cta.shared.u32 [%r4+3600], 1;\n" + BARRIER + ROUNDS
+        + "@%p1 st.shared.u32 [%r4+3600], 0;\n" + BARRIER + ROUNDS_2 + LANE_STORE + LANE_FLAG + LANE_LOAD,
+        ("race-lanes",)),
+    "a lane finds a flag of its warp": (
+        TICKET + "@%p1 st.shared.u32 [%r4+3600], 0;\n" + BARRIER + ROUNDS + LANE_STORE
+        + "@%p1 st.release.cta.shared.u32 [%r4+3600], 1;\n" + LANE_FLAG + LANE_LOAD, ()),
     "a warp leaves": (TICKET + "@%p5 ret;\n" + ALONE.format("bar.sync 0;"), ()),
     "a warp leaves, and lanes do not meet": (TICKET + "@%p5 ret;\n" + ALONE.format(""), ("race-lanes",)),
     "lanes arrive apart": (TICKET + ARRIVE_APART + ROUNDS, ()),
