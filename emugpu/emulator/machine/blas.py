@@ -13,8 +13,6 @@ from functools import cached_property
 from threading import Lock
 from typing import Any
 
-from threadpoolctl import ThreadpoolController
-
 
 class _OneThread:
     """The limit of this process. Launches may overlap, in several threads: the last one to end lifts the limit."""
@@ -42,7 +40,9 @@ class _OneThread:
                     self._limit.restore_original_limits()
 
     @cached_property
-    def _blas(self) -> ThreadpoolController:
+    def _blas(self) -> Any:
+        from threadpoolctl import ThreadpoolController  # only here: many modules are imported and launch nothing
+
         return ThreadpoolController().select(user_api="blas")
 
 
