@@ -103,6 +103,7 @@ def difference_in_pairs(operation: MicroOperation) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.nightly_unless_changed("emugpu/emulator/instructions", "emugpu/emulator/native")
 def test_every_pair_of_edge_values():
     wrong = {operation.name: difference_in_pairs(operation) for operation in OPERATIONS}
     assert {name: difference for name, difference in wrong.items() if difference} == {}

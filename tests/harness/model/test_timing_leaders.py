@@ -109,6 +109,7 @@ def test_a_launch_with_leaders_takes_less():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly_unless_changed("harness/model")
 def test_sms_of_a_launch_wait_differently_where_rows_lie_in_two_lines():
     [artifact] = build([configure("kernel7", arch="sm_90a", multicast=False)])
 

@@ -66,6 +66,7 @@ def test_a_step_of_a_ring_takes_what_it_takes_on_an_h200(name, depths):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly_unless_changed("harness/model")
 def test_a_warp_that_has_arrived_at_another_cta_loads_later():
     """The loading thread of kernel 5 does; the producers of the other kernels never arrive elsewhere."""
     name, depths = "kernel5 at 2816x1536", (1024, 3072)
