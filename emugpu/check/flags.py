@@ -33,7 +33,7 @@ Addresses = int | NDArray[np.integer]
 class FlagWrite(NamedTuple):
     """A strong write.
 
-    ``clock`` is what its thread knew, ``released`` what the write has released, in the scope of each release.
+    ``clock`` is what its thread knew, ``released`` what the write has released, each part with its scope.
     """
 
     where: Addresses

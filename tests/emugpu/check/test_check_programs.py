@@ -8,6 +8,7 @@ import pytest
 import test_check_careless
 import test_check_edges
 import test_check_handovers_copies
+import test_check_handovers_flags
 import test_check_handovers_tensor
 import test_check_handovers_threads
 import test_check_lanes
@@ -21,6 +22,7 @@ MODULES = (
     test_check_careless,
     test_check_edges,
     test_check_handovers_copies,
+    test_check_handovers_flags,
     test_check_handovers_tensor,
     test_check_handovers_threads,
     test_check_lanes,
@@ -63,6 +65,11 @@ def test_every_setting(table, target, tmp_path):
 
 
 def test_there_are_many_settings():
-    modules = (test_check_handovers_copies, test_check_handovers_tensor, test_check_handovers_threads)
+    modules = (
+        test_check_handovers_copies,
+        test_check_handovers_flags,
+        test_check_handovers_tensor,
+        test_check_handovers_threads,
+    )
     tables = [table for module in modules for table in module.TABLES]
     assert len(tables) >= 12 and sum(1 for table in tables for _ in table.settings) >= 1500
