@@ -13,6 +13,7 @@ amount that is left.
 from __future__ import annotations
 
 import fcntl
+import gc
 import mmap
 import os
 import struct
@@ -109,8 +110,7 @@ class MappedFile:
             for each in (self.descriptor, shadow):
                 os.ftruncate(each, FILE_BYTES)
             fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
-            self._data = mmap.mmap(self.descriptor, FILE_BYTES)
-            self._shadow = mmap.mmap(shadow, FILE_BYTES)
+            self._data, self._shadow = _mapped(self.descriptor), _mapped(shadow)
         except OSError as error:
             for each in (self.descriptor, shadow):
                 os.close(each)
@@ -149,6 +149,19 @@ class MappedFile:
         """Drops the mappings, which end when nothing refers to them any more."""
         for each in self._descriptors:
             os.close(each)
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Maps a whole file.
+
+    A process has addresses for some twenty sessions. Those that have ended are in cycles of references, so they keep
+    theirs until Python collects them.
+    """
+    try:
+        return mmap.mmap(descriptor, FILE_BYTES)
+    except OSError:
+        gc.collect()
+        return mmap.mmap(descriptor, FILE_BYTES)
 
 
 def _holes(descriptor: int, offset: int, nbytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 from itertools import pairwise
@@ -19,6 +20,17 @@ def file():
     made = MappedFile()
     yield made
     made.close()
+
+
+def test_ended_sessions_do_not_use_up_the_addresses_of_the_process():
+    gc.disable()
+    try:
+        for _ in range(30):
+            made = MappedFile()
+            made.itself = made  # as the objects of a session, which refer to each other
+            made.close()
+    finally:
+        gc.enable()
 
 
 def test_windows_do_not_overlap_in_the_file_or_in_addresses():
