@@ -47,7 +47,7 @@ from emugpu.launch.spec import (
     Raw,
     Scalar,
     Struct,
-    first_unfit,
+    find_unfit,
     round_to_tf32,
 )
 
@@ -231,8 +231,10 @@ def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where:
         raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}, but shape = {list(shape)} is given")
     if not values.shape or not values.size:
         raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}; at least one element is needed")
-    if (unfit := first_unfit(values, dtype)) is not None:
-        raise UsageProblem(f"{where}: {path} holds {unfit:g}, which is no value of {dtype.name}; save others")
+    if (unfit := find_unfit(values, dtype)) is not None:
+        place, value = unfit
+        shown = f"{value:g}" if values.dtype.kind == "f" else value
+        raise UsageProblem(f"{where}: {path} holds {shown} at {place}, which is no value of {dtype.name}; save others")
     return to_type(values, dtype)
 
 

@@ -130,11 +130,11 @@ def fits(value: int | float, dtype: DataType) -> bool:
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 
 
-def first_unfit(values: NDArray[Any], dtype: DataType) -> Any:
-    """Returns a number of an array that a type cannot hold, in the sense of `fits`, or None. In an array of whole
-    numbers there is none for a type of whole numbers: they wrap around.
+def find_unfit(values: NDArray[Any], dtype: DataType) -> tuple[list[int], int | float] | None:
+    """Returns the place of a number of an array that a type cannot hold, in the sense of `fits`, and the number, or
+    None.
     """
-    if values.dtype == dtype.numpy or (not dtype.is_float and values.dtype.kind != "f"):
+    if values.dtype == dtype.numpy:
         return None
     flat = values.ravel(order="K")
     for first in range(0, flat.size, PIECE):
@@ -142,14 +142,15 @@ def first_unfit(values: NDArray[Any], dtype: DataType) -> Any:
         finite = np.isfinite(piece)
         numbers = piece[finite]
         suspects = [*np.unique(piece[~finite]), *((numbers.min(), numbers.max()) if numbers.size else ())]
-        if not dtype.is_float:
+        if not dtype.is_float and piece.dtype.kind == "f":
             suspects += [*numbers[numbers != np.trunc(numbers)][:1]]
         for suspect in suspects:
             value = suspect.item()
-            if not dtype.is_float and value.is_integer():
+            if not dtype.is_float and float(value).is_integer():
                 value = int(value)
             if not fits(value, dtype):
-                return value
+                same = np.isnan(values) if isnan(value) else values == suspect
+                return np.argwhere(same)[0].tolist(), value
     return None
 
 

@@ -254,7 +254,7 @@ def test_values_of_a_file_that_a_type_of_floats_cannot_hold_are_refused(tmp_path
     with pytest.raises(UsageProblem) as error:
         load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, where)
     assert str(error.value) == (
-        f"{where}: {tmp_path / 'a.npy'} holds {value:g}, which is no value of {dtype}; save others"
+        f"{where}: {tmp_path / 'a.npy'} holds {value:g} at [1, 0], which is no value of {dtype}; save others"
     )
 
 
@@ -265,29 +265,38 @@ def test_whole_numbers_of_64_bits_in_a_file_are_values_of_a_type_of_floats(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value", "held"),
+    ("dtype", "saved", "value", "shown"),
     [
-        ("s32", np.nan, None),
-        ("u8", np.inf, None),
-        ("s64", 1e300, None),
-        ("s32", 0.5, None),
-        ("u16", -1, None),
-        ("s8", 128, None),
-        ("s8", -128, -128),
-        ("s64", 2.0**63, None),
-        ("u64", 2.0**64, None),
-        ("u64", 3 * 2.0**62, 3 << 62),
+        ("s32", "f8", np.nan, "nan"),
+        ("u8", "f8", np.inf, "inf"),
+        ("s64", "f8", 1e300, "1e+300"),
+        ("s32", "f8", 0.5, "0.5"),
+        ("u16", "f8", -1, "-1"),
+        ("s8", "f8", 128, "128"),
+        ("s8", "f8", -128, None),
+        ("s64", "f8", 2.0**63, "9.22337e+18"),
+        ("u64", "f8", 2.0**64, "1.84467e+19"),
+        ("u64", "f8", 3 * 2.0**62, None),
+        ("u8", "i8", 300, "300"),
+        ("u8", "i8", 255, None),
+        ("u8", "i1", -1, "-1"),
+        ("s64", "u8", 1 << 63, str(1 << 63)),
+        ("u64", "u8", 1 << 63, None),
+        ("u8", "?", True, None),
+        ("e4m3", "i8", 1000, "1000"),
     ],
 )
-def test_floats_in_a_file_are_values_of_a_whole_number_type_only_if_it_has_them(tmp_path, dtype, value, held):
-    """NaN, infinity and 1e300 became 0 or the least number, and 0.5 became 0."""
-    np.save(tmp_path / "a.npy", np.array([1, value], np.float64))
-    if held is not None:
-        assert load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a").tolist() == [1, held]
+def test_numbers_in_a_file_are_values_of_the_type(tmp_path, dtype, saved, value, shown):
+    """Of floats, NaN, infinity and 1e300 became 0 or the least number, and 0.5 became 0; whole numbers wrapped around."""
+    np.save(tmp_path / "a.npy", np.array([[1, value]], saved))
+    if shown is None:
+        assert load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a").tolist() == [[1, int(value)]]
         return
     with pytest.raises(UsageProblem) as error:
         load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a")
-    assert str(error.value) == f"a: {tmp_path / 'a.npy'} holds {value:g}, which is no value of {dtype}; save others"
+    assert str(error.value) == (
+        f"a: {tmp_path / 'a.npy'} holds {shown} at [0, 1], which is no value of {dtype}; save others"
+    )
 
 
 @pytest.mark.parametrize("key", ["tolerance", "absolute", "relative"])
