@@ -26,7 +26,7 @@ from emugpu.emulator.memory.address_space import GLOBAL_WINDOW, PARAM_WINDOW
 from emugpu.emulator.memory.bytes import round_up
 from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.memory.tensor_map_bytes import ALIGNMENT, NBYTES, encode
-from emugpu.emulator.names import find_name, readable_name
+from emugpu.emulator.names import find_name, listed, readable_name
 from emugpu.emulator.ptx.ast import Parameter, PtxKernel
 
 _FLOATS: dict[str, type[np.floating]] = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
@@ -71,8 +71,11 @@ def order(kernel: PtxKernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Se
     parameters = kernel.parameters
     if not isinstance(arguments, Mapping):
         if len(arguments) != len(parameters):
-            name = readable_name(kernel.name)
-            raise LaunchError(f"kernel '{name}' takes {len(parameters)} arguments, {len(arguments)} given")
+            wanted = listed([parameter.name.removeprefix(f"{kernel.name}_") for parameter in parameters])
+            raise LaunchError(
+                f"kernel '{readable_name(kernel.name)}' takes {len(parameters)} arguments"
+                f"{f' ({wanted})' if wanted else ''}, {len(arguments)} given"
+            )
         return arguments
     names = [parameter.name for parameter in parameters]
     given: dict[str, Any] = {}

@@ -44,9 +44,9 @@ def find_name(wanted: str, names: Iterable[str], what: str) -> str:
         if len(found) == 1 and not chosen:
             return found[0]
         if found:
-            several = f"{what} '{wanted}' is not clear: it may be {_listed(found)}"
+            several = f"{what} '{wanted}' is not clear: it may be {listed(found)}"
             raise LaunchError(f"{several}; write more of the name, or one of {wanted}#1 to {wanted}#{len(found)}")
-    raise LaunchError(f"no {what} '{wanted}' in the module; it has {_listed(names) or 'none'}")
+    raise LaunchError(f"no {what} '{wanted}' in the module; it has {listed(names) or 'none'}")
 
 
 def demangle(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,6 +114,6 @@ def _demangled(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(lines) if done.returncode == 0 and len(lines) == len(names) else names
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
     shown = [short_name(name) for name in names[:SHOWN]]
     return ", ".join(shown) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -320,9 +320,7 @@ def _launch(
             sinks=options.sinks,
         )
     except LaunchError as error:
-        if what.file:
-            raise UsageProblem(f"{what.place(launch.where)}: {error}") from error
-        raise CannotRun(f"LaunchError: {error}") from error
+        raise UsageProblem(f"{what.place(launch.where)}: {error}") from error
     except EmulatorError as error:
         where = f"{what.place(launch.where)}: " if what.file else ""
         found = "".join(f"\n  warning {w.rule}: {w.message}" for w in error.warnings)

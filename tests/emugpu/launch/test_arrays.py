@@ -80,6 +80,9 @@ def test_a_fault_leaves_the_arrays_as_they_were():
         ([X, X, 1.0, 5], {2: X}, "expect[2] of shape [100]: argument 2 is not an array"),
         ([X, X, 1.0, 5], {1: X[:3]}, "expect[1] of shape [3]: argument 1 has shape [100]"),
         ([X, X, 1.0, 5], {1: X + 0j}, "expect[1] holds complex64; give numbers"),
+        ([X, X, 1.0], {}, "launch: kernel 'axpy' takes 4 arguments (x, y, a, n), 3 given"),
+        ([X, X, 1.0, 5, 6], {}, "launch: kernel 'axpy' takes 4 arguments (x, y, a, n), 5 given"),
+        ([X, X, 1.0, 0.5], {}, "launch: argument 3 = 0.5: 'n' is an integer (.u32); give a whole number"),
         ([X, X.tolist(), 1.0, 5], {}, "argument_1 = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, ...]: must be an array, a number"),
     ],
 )

@@ -131,7 +131,11 @@ BAD = [
         "grid = 1\ndynamic_shared = -4\n",
         "launch.dynamic_shared = -4: must be a whole number from 0",
     ),
-    ('"C", 32, 64]', '"C", 32]', "launch: kernel 'sgemm' takes 5 arguments, 4 given"),
+    (
+        '"C", 32, 64]',
+        '"C", 32]',
+        "launch: kernel 'sgemm' takes 5 arguments (param_0, param_1, param_2, param_3, ",
+    ),
     (
         '"C", 32, 64]',
         '"D", 32, 64]',
@@ -287,7 +291,7 @@ def test_whole_numbers_of_64_bits_in_a_file_are_values_of_a_type_of_floats(tmp_p
     ],
 )
 def test_numbers_in_a_file_are_values_of_the_type(tmp_path, dtype, saved, value, shown):
-    """Of floats, NaN, infinity and 1e300 became 0 or the least number, and 0.5 became 0; whole numbers wrapped around."""
+    """NaN, infinity and 1e300 became 0 or the least number, and 0.5 became 0; whole numbers wrapped around."""
     np.save(tmp_path / "a.npy", np.array([[1, value]], saved))
     if shown is None:
         assert load_file(tmp_path / "a.npy", DATA_TYPES[dtype], None, "a").tolist() == [[1, int(value)]]
