@@ -46,10 +46,12 @@ class Schedules:
 
 
 def parse_schedules(text: str) -> Schedules:
-    """Reads ``fifo``, ``declining``, ``reversed``, ``random``, ``random:SEED``, ``N`` or ``N@SEED``."""
+    """Reads ``fifo``, ``declining``, ``reversed``, ``random:SEED``, ``N`` or ``N@SEED``."""
     if text in ("fifo", "declining", "reversed"):
         return Schedules(schedule=cast(Schedule, text))
     word, mark, seed = text.partition(":" if text.startswith("random") else "@")
+    if word == "random" and not mark:
+        raise UsageProblem(f"--schedules {text}: a random schedule needs a seed, which repeats it; write random:7")
     if mark and not _is_number(seed, 0, LARGEST_SEED - MOST_SCHEDULES):
         raise UsageProblem(
             f"--schedules {text}: the seed {seed!r} is not a whole number from 0 to {LARGEST_SEED - MOST_SCHEDULES}"

@@ -38,7 +38,6 @@ MOST_OPTIONS = 42
         ("fifo", Schedules(1, "fifo")),
         ("declining", Schedules(1, "declining")),
         ("reversed", Schedules(1, "reversed")),
-        ("random", Schedules(1, "random")),
         ("random:7", Schedules(1, "random", 7)),
         ("1", Schedules(1, "fifo")),
         ("10", Schedules(10)),
@@ -51,7 +50,23 @@ def test_schedules_are_read(text, found):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-1", "10001", "1.5", "ten", "fifo:1", "random:", "random:x", "random@7", "10@", "10:7", "10@-1"]
+    "text",
+    [
+        "",
+        "0",
+        "-1",
+        "10001",
+        "1.5",
+        "ten",
+        "fifo:1",
+        "random",
+        "random:",
+        "random:x",
+        "random@7",
+        "10@",
+        "10:7",
+        "10@-1",
+    ],
 )
 def test_what_is_no_schedule_is_refused_in_one_line(text):
     with pytest.raises(UsageProblem, match=r"^--schedules [^\n]*$"):
@@ -135,7 +150,7 @@ def test_the_defaults_are_the_commands():
         ("", ""),
         ("--schedules 4@1", ""),
         ("--schedules fifo", "--schedules 1"),
-        ("--schedules random", "--schedules random:1"),
+        ("--schedules random:1", None),
         ("--schedules declining --timeout 0.5", None),
         ("--schedules 10@7 --emulate accumulation=tensor_core", None),
         ("--schedules 1@9 --emulate uninitialised=random", None),
