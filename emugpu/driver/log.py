@@ -15,6 +15,7 @@ from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.rules import RuleWarning
 
 Dims = tuple[int, int, int]
+_OF_GRAPHS = re.compile(r"[Gg]raph(?!ics)|Capture")
 _COMPARES = re.compile(r"\bAssertionError\b(?!.*(cudaError|CUDA_ERROR))")
 """A failure that is a comparison of results, and none of the result code of a CUDA function."""
 
@@ -110,7 +111,7 @@ class Log:
     def refused(self, function: str) -> None:
         """Counts a call of a function that the emulated driver does not have."""
         if function not in self.unhandled:
-            self.say(f"{function} is not supported (CUDA_ERROR_NOT_SUPPORTED)")
+            self.say(f"{_unsupported(function)} (CUDA_ERROR_NOT_SUPPORTED)")
         self.unhandled[function] = self.unhandled.get(function, 0) + 1
 
     def launched(self, launch: LaunchRecord) -> None:
@@ -147,6 +148,12 @@ class Log:
         self.failure = self.failure or why.splitlines()[0]
 
 
+def _unsupported(function: str) -> str:
+    """Returns what is said of a function that the emulated driver, or PyTorch on it, does not have."""
+    hint = ": the emulated GPU has no CUDA graphs; run the code without capturing it"
+    return f"{function} is not supported{hint if _OF_GRAPHS.search(function) else ''}"
+
+
 def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
     """Returns the verdict on a program.
 
@@ -172,7 +179,7 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     reasons += [("incomplete", f"not looked at: {what}") for what in log.unlooked]
     for name, count in sorted(log.unhandled.items()):
-        reasons.append(("incomplete", f"{name} is not supported, called {count} times"))
+        reasons.append(("incomplete", f"{_unsupported(name)}; {count} call{'s' if count > 1 else ''}"))
     for name in sorted(log.computed if not log.launches else ()):
         reasons.append(("incomplete", f"{name} is computed by NumPy, and nothing else was launched"))
     if not log.launches and not log.computed:

@@ -49,5 +49,5 @@ def computed(session: Session, name: str) -> None:
 
 @handles("emulatedTensorRefused")
 def refused(session: Session, name: str) -> None:
-    """Refuses an operator that PyTorch has for CUDA alone."""
+    """Refuses an operator that PyTorch has for CUDA alone, or a part of torch.cuda."""
     session.gpu.log.refused(name)

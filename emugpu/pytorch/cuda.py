@@ -49,7 +49,7 @@ def _add_functions(binding: Any, library: ctypes.CDLL) -> None:
         "_cuda_emptyCache": lambda: None,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: False,  # so TorchInductor captures no graphs
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_memorySnapshot": _refused("memory snapshots", "torch.cuda.memory_stats counts"),
+        "_cuda_memorySnapshot": _refused("_memorySnapshot", "memory snapshots", "torch.cuda.memory_stats counts"),
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_set_sync_debug_mode": lambda *_: None,
         "_cuda_isInBadFork": lambda: False,
@@ -61,7 +61,8 @@ def _add_functions(binding: Any, library: ctypes.CDLL) -> None:
 
 def _replace(torch: Any) -> None:
     cuda = torch.cuda
-    graph = _refused("CUDA graphs", "run the code without capturing it")
+    of_graphs = ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle")
+    graphs = {name: _refused(name, "CUDA graphs", "run the code without capturing it") for name in of_graphs}
     replaced: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
@@ -79,14 +80,13 @@ def _replace(torch: Any) -> None:
         "Stream": streams.Stream,
         "ExternalStream": streams.ExternalStream,
         "Event": streams.Event,
-        "CUDAGraph": type("CUDAGraph", (), {"__init__": graph}),
-        "graph": type("graph", (), {"__init__": graph}),
-        "make_graphed_callables": graph,
+        **graphs,
+        **{name: type(name, (), {"__init__": graphs[name]}) for name in ("CUDAGraph", "graph")},
     }
     for name, value in replaced.items():
         setattr(cuda, name, value)
     cuda.memory.mem_get_info = replaced["mem_get_info"]
-    for name in ("CUDAGraph", "graph", "make_graphed_callables", "is_current_stream_capturing"):
+    for name in (*of_graphs, "is_current_stream_capturing"):
         setattr(cuda.graphs, name, replaced[name])
     for name in ("Stream", "ExternalStream", "Event"):
         setattr(cuda.streams, name, replaced[name])
@@ -102,10 +102,11 @@ def _only_device(device: Any) -> int:
     return 0
 
 
-def _refused(what: str, instead: str) -> Callable[..., None]:
-    """Returns a function that is not supported; it raises an error of one line."""
+def _refused(name: str, what: str, instead: str) -> Callable[..., None]:
+    """Returns a function of torch.cuda that is not supported: it tells the log, and raises an error of one line."""
 
     def refuse(*_: Any, **__: Any) -> None:
+        call("emulatedTensorRefused", f"torch.cuda.{name}".encode())
         raise RuntimeError(f"{what} are not supported on the emulated GPU; {instead}")
 
     return refuse

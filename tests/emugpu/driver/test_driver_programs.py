@@ -217,10 +217,15 @@ def test_without_a_context_there_is_nothing():
 def test_functions_that_are_not_there_are_named(capfd):
     code, log = run_script("""
     assert result_of("cuGraphCreate", byref(c_uint64()), c_uint(0)) == "CUDA_ERROR_NOT_SUPPORTED"
+    assert result_of("cuStreamBeginCapture_v2", None, c_uint(0)) == "CUDA_ERROR_NOT_SUPPORTED"
     assert result_of("cuTexObjectCreate", None, None, None, None) == "CUDA_ERROR_NOT_SUPPORTED"
     """)
-    assert code == 0 and set(log.unhandled) == {"cuGraphCreate", "cuTexObjectCreate"}
-    assert "cuGraphCreate is not supported" in capfd.readouterr().err
+    assert code == 0 and set(log.unhandled) == {"cuGraphCreate", "cuStreamBeginCapture_v2", "cuTexObjectCreate"}
+    said = capfd.readouterr().err
+    graphs = "the emulated GPU has no CUDA graphs; run the code without capturing it"
+    for name in ("cuGraphCreate", "cuStreamBeginCapture_v2"):
+        assert f"emulated GPU: {name} is not supported: {graphs} (CUDA_ERROR_NOT_SUPPORTED)\n" in said
+    assert "emulated GPU: cuTexObjectCreate is not supported (CUDA_ERROR_NOT_SUPPORTED)\n" in said
 
 
 TABLES = {"unknown": ("ERROR_NOT_FOUND", 16 * "ab"), "known": ("SUCCESS", "6bd5fb6c5bf4e74a8987d93912fd9df9")}

@@ -181,7 +181,9 @@ def nothing_is_measured_and_no_graph_captured():
     start.record()
     end.record()
     assert start.elapsed_time(end) == float("inf")
-    for refused in (torch.cuda.CUDAGraph, type("Derived", (torch.cuda.CUDAGraph,), {}), torch.cuda.graph):
+    graph = torch.cuda.CUDAGraph
+    derived = type("Derived", (graph,), {})
+    for refused in (graph, derived, torch.cuda.graph, torch.cuda.make_graphed_callables, torch.cuda.graph_pool_handle):
         assert "graphs are not supported" in error_of(refused)
 
 
