@@ -120,16 +120,17 @@ def prepare_streams() -> None:
     """Lets standard output and error accept every character: characters outside their encoding are written as
     ``\\u2026``.
 
-    If standard output is closed (``>&-``), writing to it fails as on a full disk. Some terminals report a width of 0,
-    which would cut everything off; it is ignored.
+    If standard output is closed (``>&-``), writing to it fails as on a full disk. A closed standard input is empty.
+    Some terminals report a width of 0, which would cut everything off; it is ignored.
     """
     for name in ("COLUMNS", "LINES"):
         if os.environ.get(name, "").strip("0") == "":
             os.environ.pop(name, None)
-    if sys.stdout is None:
-        # Opened for reading, so that writing fails and is reported, and so that no later file gets the stream's number.
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    for number, name in enumerate(("stdin", "stdout")):
+        if getattr(sys, name) is None:
+            # Opened for reading, so that writing fails and is reported. No later file gets the stream's number.
+            os.dup2(os.open(os.devnull, os.O_RDONLY), number)
+            setattr(sys, name, os.fdopen(number, "rw"[number], encoding="utf-8", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -69,7 +69,8 @@ def launch_file_data(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_text_file(path))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        way_out = f"make one with: emugpu ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
+        can_make = missing and path.suffix == ".toml"
+        way_out = f"make one with: emugpu ptx init FILE.ptx -o {path}" if can_make else "name a .toml file"
         raise UsageProblem(f"cannot read {path}: {error.strerror}; {way_out}") from error
     except RecursionError:
         raise UsageProblem(f"{path}: {TOO_DEEP}") from None

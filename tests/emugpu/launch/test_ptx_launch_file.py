@@ -393,6 +393,8 @@ def test_what_has_no_end_is_not_read(tmp_path):
 def test_a_missing_launch_file_says_how_to_make_one(tmp_path):
     result = CliRunner().invoke(main, ["run", str(tmp_path / "no.toml")])
     assert result.exit_code == 2 and "make one with: emugpu ptx init FILE.ptx -o" in result.stderr
+    result = CliRunner().invoke(main, ["run", "true"])
+    assert result.stderr == "emugpu: error: cannot read true: No such file or directory; name a .toml file\n"
     result = CliRunner().invoke(main, ["run", str(tmp_path)])
     assert result.exit_code == 2 and "Is a directory; name a .toml file" in result.stderr
 

@@ -50,6 +50,12 @@ def test_no_standard_output_at_all(words, code):
     assert done.returncode == code
 
 
+def test_a_closed_standard_input_is_empty(launch):
+    words = [sys.executable, "-m", "emugpu", "debug", str(launch("2 * x + y"))]
+    done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *words], capture_output=True, text=True)
+    assert done.returncode == 0 and "(debug)" in done.stdout and not done.stderr
+
+
 @pytest.mark.slow
 def test_a_terminal_without_a_width_is_one_of_the_usual_width():
     words = {"capture_output": True, "text": True, "cwd": paths.ROOT, "env": {**os.environ, "COLUMNS": "0"}}
