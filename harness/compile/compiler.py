@@ -204,19 +204,22 @@ def compiled(source: str, root: Path) -> Iterator[Path]:
         yield program
 
 
+CHECK = "check what EMUGPU_MOJO names, or leave it out"
+
+
 def _run_mojo(command: list[str], folder: Path, root: Path) -> None:
     try:
         done = run_program(command, COMPILE_SECONDS, cwd=folder)
     except subprocess.TimeoutExpired:
         raise CannotRun(f"the Mojo compiler did not finish in {COMPILE_SECONDS} s") from None
     except OSError as error:
-        raise CannotRun(f"the Mojo compiler could not be started: {error}") from error
+        raise CannotRun(f"the Mojo compiler {command[0]} cannot be started ({error.strerror}); {CHECK}") from error
     if done.returncode or not Path(command[-1]).exists():
         said = done.stdout + done.stderr
         if not said.strip():
             raise CannotRun(
                 f"the Mojo compiler {command[0]} ended with code {done.returncode}, left no program and said nothing; "
-                "check what EMUGPU_MOJO names, or leave it out"
+                f"{CHECK}"
             )
         raise CannotRun("the Mojo compiler reports:\n" + readable_errors(said, root))
 

@@ -65,12 +65,15 @@ def test_a_terminal_without_a_width_is_one_of_the_usual_width():
     assert "--shape M,N,K" in help_text
 
 
-def test_a_compiler_that_does_nothing_is_named(tmp_path):
-    """As HARNESS_MOJO=/bin/true."""
-    environment = {**os.environ, "HARNESS_MOJO": "/bin/true", "HARNESS_CACHE_DIR": str(tmp_path)}
+@pytest.mark.parametrize(
+    ("mojo", "said"),
+    [("/bin/true", "ended with code 0, left no program and said nothing"), ("/dev/null", "cannot be started")],
+)
+def test_a_compiler_that_compiles_nothing_is_named(tmp_path, mojo, said):
+    environment = {**os.environ, "HARNESS_MOJO": mojo, "HARNESS_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([*HARNESS, "run", "kernel6"], cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 3
-    assert "the Mojo compiler /bin/true ended with code 0, left no program and said nothing" in done.stderr
+    assert f"the Mojo compiler {mojo} {said}" in done.stderr and "check what EMUGPU_MOJO names" in done.stderr
 
 
 def test_ctrl_c_while_python_still_imports_says_nothing(tmp_path):
