@@ -170,7 +170,7 @@ def timeout_option(gpu: bool, default: float | None) -> Callable[[Command], Comm
         type=FiniteRange(0, min_open=True),
         default=default,
         metavar="SECONDS",
-        help=f"End a launch of which no cluster has ended for so long{of_gpu}.  [default: {shown}{also}]",
+        help=f"End a launch if none of its clusters ends for so long{of_gpu}.  [default: {shown}{also}]",
     )
 
 

@@ -25,7 +25,7 @@ file_argument = click.argument("file", type=NamedPath(path_type=Path), metavar="
 
 @click.group()
 def ptx() -> None:
-    """List the kernels of a PTX file, write launch files for them, and say which instructions run."""
+    """List the kernels of PTX files, and write launch files."""
 
 
 @ptx.command("list")
@@ -47,7 +47,10 @@ def list_command(file: Path, outputs: Outputs) -> int:
 @ptx.command()
 @output_option("json")
 def coverage(outputs: Outputs) -> int:
-    """List the instructions of the PTX ISA: since when, for which targets, and whether they run."""
+    """List the instructions of the PTX ISA, and whether they run.
+
+    Shows for each the ISA version and the targets that have it.
+    """
     rows = isa_rows()
     written = outputs.write(json=lambda: as_json([dict(zip(ISA_COLUMNS, row, strict=True)) for row in rows]))
     if outputs.shows_report:
@@ -65,7 +68,7 @@ def coverage(outputs: Outputs) -> int:
     help="Kernel to launch, or a part of its name.  [default: the first that can be launched]",
 )
 def init(file: Path, kernel: str | None, outputs: Outputs) -> int:
-    """Write a launch file to fill in, to standard output or to LAUNCH.toml."""
+    """Write a launch file to fill in: LAUNCH.toml, or standard output."""
     target = outputs.places[-1][1] if outputs.places else "-"
     if len(outputs.places) > 1:
         raise UsageProblem(f"-o {target}: the command writes one launch file; give -o once")
