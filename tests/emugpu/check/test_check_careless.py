@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
-from test_check_handovers_copies import BOX
-from test_check_handovers_tensor import (
+from tensor_handovers import (
     AFTER,
     BEFORE,
     LD,
@@ -23,6 +22,7 @@ from test_check_handovers_tensor import (
     mma,
     operands,
 )
+from test_check_handovers_copies import BOX
 
 from emugpu.emulator import Device, Module, TensorMap
 

@@ -8,18 +8,8 @@ from __future__ import annotations
 
 import pytest
 from handovers import CTA_BARRIER, FENCE, Outcome, Table, only, outcome, wait
+from tensor_handovers import A_BYTES, B_BYTES, WGMMA, WGMMA_A_BYTES, allocated, commit, freed, initialise, mma
 from test_check_careless import OWN
-from test_check_handovers_tensor import (
-    A_BYTES,
-    B_BYTES,
-    WGMMA,
-    WGMMA_A_BYTES,
-    allocated,
-    commit,
-    freed,
-    initialise,
-    mma,
-)
 
 from emugpu.emulator import Device, Module
 

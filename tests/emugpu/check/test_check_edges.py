@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
-from test_check_handovers_copies import BOX, LOAD
-from test_check_handovers_tensor import (
+from tensor_handovers import (
     A_BYTES,
     AFTER,
     B_BYTES,
@@ -29,6 +28,7 @@ from test_check_handovers_tensor import (
     operands,
     pair_commit,
 )
+from test_check_handovers_copies import BOX, LOAD
 
 from emugpu.emulator import Device, Module, TensorMap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
-from test_check_handovers_tensor import initialise
+from tensor_handovers import initialise
 from test_check_handovers_threads import arrive
 
 from emugpu.emulator import Device, TensorMap

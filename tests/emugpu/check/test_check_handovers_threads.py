@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Outcome, Table, only, outcome, wait
-from test_check_handovers_tensor import (
+from tensor_handovers import (
     AFTER,
     BEFORE,
     RELAXED_CLUSTER_BARRIER,

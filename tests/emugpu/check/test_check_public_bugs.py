@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
+from tensor_handovers import initialise, pair_commit
 from test_check_handovers_copies import BOX, CLEAR, LOAD, words
-from test_check_handovers_tensor import initialise, pair_commit
 from test_check_handovers_threads import stores_to_pair_mma, stores_to_pair_mma_expects
 
 BROKEN = {"broken": (False, True)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
-from test_check_handovers_tensor import (
+from tensor_handovers import (  # fmt: skip
     A_BYTES,
     AFTER,
     B_BYTES,
@@ -29,7 +29,7 @@ from test_check_handovers_tensor import (
     mma,
     operands,
     pair_commit,
-)  # fmt: skip
+)
 
 from emugpu.emulator import Device, Module
 

@@ -12,20 +12,7 @@ import pytest
 from handovers import CTA_BARRIER, Table, only, outcome, wait
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_check_handovers_tensor import (
-    AFTER,
-    BEFORE,
-    LD,
-    PREPARED,
-    ST,
-    WAIT_LD,
-    WAIT_ST,
-    allocated,
-    commit,
-    freed,
-    mma,
-    operands,
-)
+from tensor_handovers import AFTER, BEFORE, LD, PREPARED, ST, WAIT_LD, WAIT_ST, allocated, commit, freed, mma, operands
 
 from emugpu.check.in_flight import InFlight
 from emugpu.emulator import Device, Module

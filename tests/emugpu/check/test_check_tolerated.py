@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
-from test_check_handovers_copies import BOX, CLEAR, LOAD, STORE, target, words
-from test_check_handovers_tensor import (
+from tensor_handovers import (
     AFTER,
     BEFORE,
     LD,
@@ -21,6 +20,7 @@ from test_check_handovers_tensor import (
     pair_commit,
     pair_load,
 )
+from test_check_handovers_copies import BOX, CLEAR, LOAD, STORE, target, words
 from test_check_handovers_tensor import TABLES as HANDOVERS
 
 from emugpu.emulator import Device, Module, TensorMap

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handovers import CTA_BARRIER, Table, only, outcome, wait
-from test_check_handovers_tensor import AFTER, BEFORE, LD, ST, WAIT_LD, WAIT_ST, freed, initialise
+from tensor_handovers import AFTER, BEFORE, LD, ST, WAIT_LD, WAIT_ST, freed, initialise
 from test_check_pending import found, in_global_memory, program, with_branches
 
 from emugpu.check import Checker
