@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from kernel_faults import Alteration, outcome, substitute
+from kernel_faults import Alteration, drop_wait, flip_wait, outcome, substitute, unseen_waits, waits_in
 from kernel_runs import run
-from test_broken_kernels import drop_wait, flip_wait, unseen_waits, waits_in
 
 from harness.compile.catalog import ARCHITECTURES
 from harness.compile.config import make_config

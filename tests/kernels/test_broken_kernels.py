@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from kernel_faults import outcome, substitute
+from kernel_faults import drop_wait, flip_wait, outcome, substitute, waits_in
 
 pytestmark = pytest.mark.slow
 
@@ -27,31 +27,6 @@ def expect_bytes(change):
     return lambda ptx: constant_before(ptx, r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64", change)
 
 
-WAIT = r"(mbarrier\.try_wait\.parity[.a-z]*\.shared::cta\.b64) (%p\d+), (\[[^]]*\]), ([^;]*);"
-
-
-def drop_wait(nth: int):
-    """The nth mbarrier wait (in program order) always succeeds at once."""
-
-    def alter(ptx: str) -> str:
-        wait = list(re.finditer(WAIT, ptx))[nth]
-        return ptx[: wait.start()] + f"setp.eq.u32 {wait.group(2)}, 0, 0;" + ptx[wait.end() :]
-
-    return alter
-
-
-def flip_wait(nth: int):
-    """The nth mbarrier wait asks for the other parity."""
-
-    def alter(ptx: str) -> str:
-        wait = list(re.finditer(WAIT, ptx))[nth]
-        instruction, done, barrier, parity = wait.groups()
-        flipped = f"{{ .reg .b32 other; xor.b32 other, {parity}, 1; {instruction} {done}, {barrier}, other; }}"
-        return ptx[: wait.start()] + flipped + ptx[wait.end() :]
-
-    return alter
-
-
 def multicast_mask(change: str, nth: int):
     """Replace the mask of the nth TMA load by a PTX expression of the old one."""
 
@@ -69,21 +44,6 @@ def descriptor_bits(mask: int):
 
     pattern = r"(tcgen05\.mma\.cta_group::2\.kind::f16 \[[^]]*\]), (%rd\d+), (%rd\d+)([^;]*;)"
     return substitute(pattern, rf"{{ .reg .b64 d; xor.b64 d, \2, {mask}; \1, d, \3\4 }}", count=0)
-
-
-def waits_in(ptx: str) -> int:
-    return len(re.findall(r"mbarrier\.try_wait", ptx))
-
-
-def unseen_waits(artifact, alter, sizes, seeds: int) -> set[int]:
-    """Those, in program order, without which everything is right: on problems of all sizes, in all orders of events."""
-    return {
-        nth
-        for nth in range(waits_in(artifact.ptx))
-        if all(
-            outcome(artifact, alter(nth), size, "random", seed) == "right" for size in sizes for seed in range(seeds)
-        )
-    }
 
 
 FAULTS = {

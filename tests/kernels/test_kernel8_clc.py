@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import kernel_runs
 import pytest
-from kernel_faults import Alteration, substitute
+from kernel_faults import Alteration, drop_wait, flip_wait, substitute, waits_in
 from kernel_runs import cluster_tile
 from test_broken_kernel8 import constant
-from test_broken_kernels import drop_wait, flip_wait, waits_in
 
 from emugpu.errors import CannotRun
 from harness.compile.artifacts import Artifact

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import kernel_runs
 import pytest
-from kernel_faults import outcome, substitute
+from kernel_faults import drop_wait, flip_wait, outcome, substitute, unseen_waits, waits_in
 from kernel_runs import cluster_tile
-from test_broken_kernels import drop_wait, flip_wait, unseen_waits, waits_in
 
 from harness.compile.config import make_config
 

@@ -6,6 +6,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from emugpu.driver.state import SharedGpu
 from emugpu.launch.launching import EmulationOptions
 from harness.compile.compiler import find_mojo
 
-PROGRAMS = Path(__file__).parents[1] / "data/programs"
+TESTS = Path(__file__).parents[1]
+PROGRAMS = TESTS / "data/programs"
 NVCC_FLAGS = ("-std=c++17", "-cudart", "shared", "-gencode", "arch=compute_90a,code=compute_90a")
 BUILD_SECONDS = 300
 
@@ -69,3 +72,26 @@ def _built(name: str, sources: list[Path], command: list[str], folder: Path) -> 
         subprocess.run([*command, "-o", str(made)], check=True, timeout=BUILD_SECONDS, cwd=folder)
         made.replace(program)
     return program
+
+
+# ---- scripts that call the driver, by driver_client ----
+
+PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"
+HEAD = (
+    f"from driver_client import *\nimport os, signal, subprocess, sys, time\nPTX = open({str(PTX)!r}).read()\nstart()\n"
+)
+
+
+def command(script: str) -> list[str]:
+    return [sys.executable, "-c", HEAD + textwrap.dedent(script)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TESTS / "support")}
+
+
+def run_script(script: str, gpu: str = "b200", check: bool = False, **options) -> tuple[int, Log]:
+    """Runs a script, which begins with all of `driver_client`, a context and PTX; its exit code, and the log."""
+    log = Log()
+    emulated = SharedGpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)
+    return run_program(command(script), emulated, environment()), log

@@ -43,3 +43,45 @@ def substitute(pattern: str, replacement: str | Callable[[re.Match[str]], str], 
         return altered
 
     return alter
+
+
+# ---- waits at mbarriers ----
+
+WAIT = r"(mbarrier\.try_wait\.parity[.a-z]*\.shared::cta\.b64) (%p\d+), (\[[^]]*\]), ([^;]*);"
+
+
+def drop_wait(nth: int):
+    """The nth mbarrier wait (in program order) always succeeds at once."""
+
+    def alter(ptx: str) -> str:
+        wait = list(re.finditer(WAIT, ptx))[nth]
+        return ptx[: wait.start()] + f"setp.eq.u32 {wait.group(2)}, 0, 0;" + ptx[wait.end() :]
+
+    return alter
+
+
+def flip_wait(nth: int):
+    """The nth mbarrier wait asks for the other parity."""
+
+    def alter(ptx: str) -> str:
+        wait = list(re.finditer(WAIT, ptx))[nth]
+        instruction, done, barrier, parity = wait.groups()
+        flipped = f"{{ .reg .b32 other; xor.b32 other, {parity}, 1; {instruction} {done}, {barrier}, other; }}"
+        return ptx[: wait.start()] + flipped + ptx[wait.end() :]
+
+    return alter
+
+
+def waits_in(ptx: str) -> int:
+    return len(re.findall(r"mbarrier\.try_wait", ptx))
+
+
+def unseen_waits(artifact, alter, sizes, seeds: int) -> set[int]:
+    """Those, in program order, without which everything is right: on problems of all sizes, in all orders of events."""
+    return {
+        nth
+        for nth in range(waits_in(artifact.ptx))
+        if all(
+            outcome(artifact, alter(nth), size, "random", seed) == "right" for size in sizes for seed in range(seeds)
+        )
+    }

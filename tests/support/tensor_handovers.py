@@ -52,8 +52,6 @@ def initialise(*counts: int) -> str:
 
 
 LOAD_BOTH = load(0, "data", "BAR") + load(1, f"data+{A_BYTES}", "BAR")
-
-
 PREPARED = (
     only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars+120], 1;")
     + CTA_BARRIER
@@ -63,20 +61,10 @@ PREPARED = (
     + CTA_BARRIER
 )  # fmt: skip
 """The operands are there before anything else: an MMA too early finds something."""
-
-
 SIXTEEN = "{" + ", ".join(f"%r{n}" for n in range(40, 56)) + "}"
-
-
 LD = f"tcgen05.ld.sync.aligned.32x32b.x16.b32 {SIXTEEN}, [%r10];"
-
-
 ST = f"tcgen05.st.sync.aligned.32x32b.x16.b32 [%r10], {SIXTEEN};"
-
-
 WAIT_LD, WAIT_ST = ("tcgen05.wait::ld.sync.aligned;", "tcgen05.wait::st.sync.aligned;")
-
-
 BEFORE, AFTER = ("tcgen05.fence::before_thread_sync;", "tcgen05.fence::after_thread_sync;")
 
 
@@ -124,8 +112,6 @@ def placed(what: str, where: str, around: str) -> str:
 
 READ_OR_REFILLED = "stage-read-early|stage-refilled-early"
 """An MMA that does not wait: it may find what was there before the copy."""
-
-
 PAIR_BYTES = 2 * (2048 + B_BYTES)
 
 
@@ -149,8 +135,6 @@ def pair_commit(barrier: str, mask: int) -> str:
 
 
 RELAXED_CLUSTER_BARRIER = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
-
-
 PAIR_PREPARED = (
     only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars+120], 1; fence.mbarrier_init.release.cluster;")
     + CLUSTER_BARRIER
@@ -160,8 +144,6 @@ PAIR_PREPARED = (
     + only("%rank eq 0", wait("bars+120"))
     + CLUSTER_BARRIER
 )  # fmt: skip
-
-
 WGMMA_A_BYTES, WGMMA_B_BYTES = 2048, 512
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
+from handovers import BOX, CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
 from tensor_handovers import (
     AFTER,
     BEFORE,
@@ -22,7 +22,6 @@ from tensor_handovers import (
     mma,
     operands,
 )
-from test_check_handovers_copies import BOX
 
 from emugpu.emulator import Device, Module, TensorMap
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
+from handovers import BOX, CLUSTER_BARRIER, CTA_BARRIER, FENCE, LOAD, Table, only, outcome, wait
 from tensor_handovers import (
     A_BYTES,
     AFTER,
@@ -28,7 +28,6 @@ from tensor_handovers import (
     operands,
     pair_commit,
 )
-from test_check_handovers_copies import BOX, LOAD
 
 from emugpu.emulator import Device, Module, TensorMap
 

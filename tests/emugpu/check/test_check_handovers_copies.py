@@ -2,43 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from handovers import CTA_BARRIER, FENCE, Outcome, Table, only, outcome, wait
-
-from emugpu.emulator import Device, TensorMap
-
-BOX = 32
-"""Words of a box: 128 bytes."""
-
-
-def words(device: Device) -> list[TensorMap]:
-    """A tensor of eight boxes to load from."""
-    return [TensorMap.tiled(device.upload(np.arange(8 * BOX, dtype=np.uint32)), "u32", (8 * BOX,), (BOX,))]
-
-
-def target(device: Device) -> list[TensorMap]:
-    """A tensor of eight boxes to store to."""
-    return [TensorMap.tiled(device.alloc(8 * 4 * BOX), "u32", (8 * BOX,), (BOX,))]
-
-
-LOAD = """
-mov.b32 %r20, {};
-cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [%m0, {{%r20}}], [{}];
-"""
-STORE = """
-mov.b32 %r20, {};
-cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%m0, {{%r20}}], [{}];
-"""
-CLEAR = (
-    "mov.b32 %r1, data; shl.b32 %r2, %lane, 2; add.u32 %r1, %r1, %r2;"
-    + only("%warp eq 1", "st.shared.b32 [%r1], 0; st.shared.b32 [%r1+1024], 0;")
-    + FENCE
-    + CTA_BARRIER
-)
-"""Two stages, `data` and `data+1024`, hold zeros before anything else: a load too early finds something. %r1: a word of
-the lane's own in the first."""
-
+from handovers import BOX, CLEAR, CTA_BARRIER, FENCE, LOAD, STORE, Outcome, Table, only, outcome, target, wait, words
 
 # ---- TMA load -> ld ----
 

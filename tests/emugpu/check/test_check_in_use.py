@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from handovers import CTA_BARRIER, Table, only, outcome, wait
-from test_check_handovers_copies import BOX, LOAD, words
+from handovers import BOX, CTA_BARRIER, LOAD, Table, only, outcome, wait, words
 from test_check_tensor_maps import ACQUIRE, RELEASE, REPLACE, maps
 
 from emugpu.emulator import Device, Module

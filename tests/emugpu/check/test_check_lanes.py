@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from handovers import FENCE, Table, only, outcome
+from handovers import FENCE, STORE, Table, only, outcome, target
 from tensor_handovers import freed
-from test_check_handovers_copies import STORE, target
 
 OWN = "mov.b32 %r1, data; shl.b32 %r2, %lane, 2; add.u32 %r1, %r1, %r2; xor.b32 %r3, %r1, 4;"
 """%r1: the lane's word; %r3: its neighbour's."""

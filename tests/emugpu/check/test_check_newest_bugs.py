@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
-from test_check_handovers_copies import BOX, CLEAR, words
+from handovers import BOX, CLEAR, CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait, words
 
 from emugpu.emulator import Device, Module
 

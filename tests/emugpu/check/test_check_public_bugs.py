@@ -7,9 +7,8 @@ Where they were found: CUTLASS pull request 3316 and issues 3435, 2835, 3658, 33
 from __future__ import annotations
 
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
+from handovers import BOX, CLEAR, CLUSTER_BARRIER, CTA_BARRIER, LOAD, Outcome, Table, only, outcome, wait, words
 from tensor_handovers import initialise, pair_commit
-from test_check_handovers_copies import BOX, CLEAR, LOAD, words
 from test_check_handovers_threads import stores_to_pair_mma, stores_to_pair_mma_expects
 
 BROKEN = {"broken": (False, True)}

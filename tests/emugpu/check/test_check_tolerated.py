@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
+from handovers import (
+    BOX,
+    CLEAR,
+    CLUSTER_BARRIER,
+    CTA_BARRIER,
+    FENCE,
+    LOAD,
+    STORE,
+    Table,
+    only,
+    outcome,
+    target,
+    wait,
+    words,
+)
 from tensor_handovers import (
     AFTER,
     BEFORE,
@@ -20,7 +34,6 @@ from tensor_handovers import (
     pair_commit,
     pair_load,
 )
-from test_check_handovers_copies import BOX, CLEAR, LOAD, STORE, target, words
 from test_check_handovers_tensor import TABLES as HANDOVERS
 
 from emugpu.emulator import Device, Module, TensorMap

@@ -6,7 +6,7 @@ Operands are small integers, whose products are exact in every type; A, B and C 
 from __future__ import annotations
 
 import pytest
-from test_driver_programs import run_script
+from driver_programs import run_script
 
 from emugpu.driver.log import judge
 

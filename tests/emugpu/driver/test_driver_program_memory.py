@@ -6,7 +6,7 @@ import sys
 import textwrap
 
 import pytest
-from test_driver_programs import PTX, environment, run_script
+from driver_programs import PTX, environment, run_script
 
 from emugpu.driver import launch_calls, memory, state
 from emugpu.driver.gpu_model import gpu_model

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from driver_programs import TESTS, command, environment, run_script
 
 from emugpu.check.findings import Finding
 from emugpu.cli.exec_output import as_json
@@ -28,28 +27,6 @@ from emugpu.emulator.rules import WARNINGS, RuleWarning
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.launching import run as ptx_run
-
-TESTS = Path(__file__).parents[2]
-PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"
-HEAD = (
-    f"from driver_client import *\nimport os, signal, subprocess, sys, time\nPTX = open({str(PTX)!r}).read()\nstart()\n"
-)
-
-
-def command(script: str) -> list[str]:
-    return [sys.executable, "-c", HEAD + textwrap.dedent(script)]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TESTS / "support")}
-
-
-def run_script(script: str, gpu: str = "b200", check: bool = False, **options) -> tuple[int, Log]:
-    """Runs a script, which begins with all of `driver_client`, a context and PTX; its exit code, and the log."""
-    log = Log()
-    emulated = SharedGpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)
-    return run_program(command(script), emulated, environment()), log
-
 
 ADD = """
 add, = load(PTX, "add")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_driver_programs import run_script
+from driver_programs import run_script
 
 from emugpu.check import footprint
 from emugpu.check.footprint import Footprint, TouchedMemory

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 import pytest
 from published_sums import FIELDS, Sum, published
-from test_emulator_tensor_kinds import COPY_SCALES, SFA_AT, SFB_AT, N, descriptor, instruction_descriptor, run
+from tensor_kinds import COPY_SCALES, SFA_AT, SFB_AT, N, descriptor, instruction_descriptor, run
 
 from emugpu.emulator import Device
 from emugpu.emulator.memory.descriptors import DEPTH, InstructionDescriptor, Major

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_emulator_tensor_kinds import DEPTH, DTYPES, SCALED, N, instruction_descriptor, rows_of_bytes, run, values
+from tensor_kinds import DEPTH, DTYPES, SCALED, N, instruction_descriptor, rows_of_bytes, run, values
 
 from emugpu.emulator import Fault
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ptx_programs import launch
-from test_emulator_tensor_kinds import core_matrices, rows_of_bytes, values
+from tensor_kinds import core_matrices, rows_of_bytes, values
 
 from emugpu.emulator import Device
 
