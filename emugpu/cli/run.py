@@ -20,6 +20,7 @@ from emugpu.cli.ptx_output import show_mistakes, show_outcome
 from emugpu.cli.render import progress_bar
 from emugpu.cuda.launch import run_on_gpu
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun
+from emugpu.files import whole_file
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions, LaunchOutcome, ScheduleOutcome, run_schedules
 from emugpu.launch.ptxas import require_accepted
@@ -125,6 +126,7 @@ def _dump(outcomes: Sequence[LaunchOutcome], folder: Path, files: Sequence[Path]
             place.mkdir(parents=True, exist_ok=True)
             for name, values in outcome.contents.items():
                 known = values.dtype.kind in "fiu" and values.dtype.isbuiltin == 1
-                np.save(place / f"{name}.npy", values if known else values.astype(np.float32))
+                with whole_file(place / f"{name}.npy") as file:
+                    np.save(file, values if known else values.astype(np.float32))
         except OSError as error:
             raise CannotRun(f"cannot write to {place}: {error.strerror}") from error

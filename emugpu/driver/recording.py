@@ -45,7 +45,7 @@ class LaunchRecorder:
         return True
 
     def keep(self, session: Session, function: LoadedKernel, parameters: bytes, record: LaunchRecord) -> None:
-        """Records a launch that is about to start. Raises CannotRun if that is not possible."""
+        """Records a launch that is about to start. If that fails, leaves no part of it and raises CannotRun."""
         if not self.wants(record):
             return
         place = self.folder / f"launch-{record.number}"
@@ -55,6 +55,7 @@ class LaunchRecorder:
             text = "\n".join(_launch_file(session, function, parameters, record, place))
             (place / "launch.toml").write_text(text + "\n", encoding="utf-8")
         except OSError as error:
+            shutil.rmtree(place, ignore_errors=True)
             raise CannotRun(f"cannot record to {place}: {error.strerror or error}") from error
 
 

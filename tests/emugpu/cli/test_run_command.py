@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -368,6 +369,17 @@ def test_several_launch_files_and_one_that_cannot_run(write, tmp_path):
     assert {path.parent.name for path in (tmp_path / "both").rglob("C.npy")} == {"good", "wrong"}
     unread = command(good, tmp_path / "none.toml")
     assert unread.exit_code == 2 and unread.stdout == ""
+
+
+def test_a_full_disk_leaves_no_half_of_a_buffer(write, tmp_path, monkeypatch):
+    def save(file, values):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", save)
+    done = command(write(SGEMM_LAUNCH), "-o", f"{tmp_path}/out/")
+    assert done.exit_code == 3 and "No space left on device" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_buffers_of_launch_files_of_one_name_are_kept_apart(write, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import signal
@@ -451,6 +452,18 @@ def test_a_recorded_launch_is_replayed(tmp_path, capfd):
     kept = {path.name for path in (tmp_path / "kept" / "launch-1").glob("memory*.npy")}
     assert kept == {"memory_0-0.npy", "memory_1-0.npy", "memory_2-2000.npy"}
     assert second.launched[0].result.counters == log.launches[1].counters
+
+
+def test_a_launch_that_cannot_be_recorded_leaves_no_part_of_itself(tmp_path, monkeypatch):
+    def save(path, values):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", save)
+    log, recorder = Log(), LaunchRecorder(tmp_path / "kept")
+    assert run_program(command(ADD), SharedGpu(gpu_model("b200"), EmulationOptions(), log, recorder), environment())
+    assert "cannot record to" in log.failure and "No space left on device" in log.failure
+    assert not list((tmp_path / "kept").iterdir())
 
 
 BLAS = """
