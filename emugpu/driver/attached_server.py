@@ -71,9 +71,11 @@ def _serve_requests(control: Connection, server: Server) -> bool:
 
 def _begin(server: Server, options: dict[str, Any]) -> None:
     """Continues with new options and an empty log."""
+    for name in ("timeout", "limit"):
+        value = options.get(name)
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise UsageProblem(f"emulated GPU: {name} {value!r}: must be a finite number above 0; give seconds")
     check, limit = options.pop("check", False), options.pop("limit", None)
-    if limit is not None and not (isinstance(limit, int | float) and 0 < limit < math.inf):
-        raise UsageProblem(f"emulated GPU: limit {limit!r}: must be a finite number above 0; give seconds")
     try:
         emulation = EmulationOptions(**{"uninitialised": "report", **options})
         emulation.make_device()

@@ -481,6 +481,8 @@ def _check(code: Code, launch: KernelLaunch, target: str) -> None:
     for axis, g, c in zip("xyz", launch.grid, launch.cluster, strict=True):
         if g % c:
             raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
+    if launch.dynamic_shared < 0:
+        raise LaunchError(f"dynamic shared memory {launch.dynamic_shared} bytes: must be 0 or more")
     shared = code.static_shared + launch.dynamic_shared
     most = sm_limits(target).shared - RESERVED_SHARED
     if shared > most:

@@ -50,7 +50,8 @@ def run_ptx(
         verdict = run_ptx(text, [a, b, out, 64], grid=2, block=32, expect={2: a + b})
 
     Arrays are copied to the GPU, and the parameter is their address. When this returns, the arrays hold the kernel's
-    results under the fifo schedule; if the kernel did not run to its end, they are unchanged.
+    results under the fifo schedule; if the kernel did not run to its end, they are unchanged. A read-only array is an
+    input.
 
     Args:
         arguments: one for each parameter: a contiguous array, a number, or None for a null pointer.
@@ -62,8 +63,12 @@ def run_ptx(
         schedules: the number of schedules. timeout: the seconds without a cluster ending after which a run is ended.
 
     Raises:
-        UsageProblem: the kernel cannot be launched with these arguments.
+        UsageProblem: the kernel cannot be launched with these arguments, or writes to a read-only array.
     """
+    if not isinstance(ptx, str):
+        raise UsageProblem(f"ptx = {reprlib.repr(ptx)}: must be the text of the PTX")
+    if not isinstance(schedules, int) or schedules < 1:
+        raise UsageProblem(f"schedules = {schedules!r}: must be a number of schedules, 1 or more")
     if not 0 <= tolerance <= MOST_TOLERANCE:
         raise UsageProblem(f"tolerance = {tolerance}: must be a number from 0 to {MOST_TOLERANCE:g}; 0: equal")
     buffers: dict[str, Buffer] = {}
@@ -100,7 +105,11 @@ def run_ptx(
     verdict = judge(what, checked)
     if not checked.failure:
         for name, content in run(what, emulation).contents.items():
-            np.copyto(arguments[int(name.removeprefix("argument_"))], content)
+            array = arguments[int(name.removeprefix("argument_"))]
+            if array.flags.writeable:
+                np.copyto(array, content)
+            elif array.tobytes() != content.tobytes():
+                raise UsageProblem(f"{name}: the kernel writes to it, and the array is read-only; give a copy")
     return verdict
 
 

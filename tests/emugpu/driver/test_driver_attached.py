@@ -201,6 +201,7 @@ def test_what_a_library_unloads_at_the_very_end_is_answered_as_by_a_driver_that_
         ("emulated_gpu('b400').__enter__()", "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
         ("emulated_gpu(schedule='lifo').__enter__()", "schedule 'lifo': must be fifo, random, declining or reversed"),
         ("emulated_gpu(limit='9').__enter__()", "limit '9': must be a finite number above 0; give seconds"),
+        ("emulated_gpu(timeout=-1).__enter__()", "timeout -1: must be a finite number above 0; give seconds"),
         ("emulated_gpu(limit=float('inf')).__enter__()", "limit inf: must be a finite number above 0; give seconds"),
         ("with emulated_gpu(): emulated_gpu('b200').__enter__()", "emulated_gpu inside emulated_gpu"),
         ("with emulated_gpu(): pass\nemulated_gpu('h200').__enter__()", "this process has an emulated b200 already"),

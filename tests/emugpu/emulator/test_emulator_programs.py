@@ -239,6 +239,7 @@ def test_launches_are_checked():
         (dict(grid=3, cluster=2, block=64), "grid.x = 3 is not a multiple of the cluster's 2"),
         (dict(grid=0, cluster=2, block=64), "grid 0: give 1 to 3 sizes of at least 1"),
         (dict(grid=2, cluster=2, block=64, dynamic_smem=240_000), "exceeds the limit of 232448"),
+        (dict(grid=2, cluster=2, block=64, dynamic_smem=-1), "dynamic shared memory -1 bytes: must be 0 or more"),
     ]:
         with pytest.raises(LaunchError, match=message):
             device.launch(module, arguments=[out], **arguments)

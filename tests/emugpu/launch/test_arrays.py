@@ -92,6 +92,31 @@ def test_what_cannot_be_launched_is_refused(arguments, expect, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_read_only_array_is_an_input():
+    x, y = X.copy(), np.zeros(100, np.float32)
+    x.flags.writeable = y.flags.writeable = False
+    result = X.copy()
+    assert emugpu.run_ptx(AXPY, [x, result, 3.0, 100], grid=4, block=32, expect={1: 4 * X}).word == "clean"
+    assert (result == 4 * X).all()
+    with pytest.raises(UsageProblem, match="argument_1: the kernel writes to it, and the array is read-only"):
+        emugpu.run_ptx(AXPY, [x, y, 3.0, 100], grid=4, block=32)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (None, {}, "ptx = None: must be the text of the PTX"),
+        (AXPY, {"schedules": 0}, "schedules = 0: must be a number of schedules, 1 or more"),
+        (AXPY, {"schedules": "fifo"}, "schedules = 'fifo': must be a number of schedules"),
+        (AXPY, {"dynamic_shared": -1}, "launch: dynamic shared memory -1 bytes: must be 0 or more"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(text, options, said):
+    with pytest.raises(UsageProblem) as error:
+        emugpu.run_ptx(text, [X, X.copy(), 3.0, 100], block=32, **options)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
 def test_of_several_kernels_one_is_to_be_named():
     text = AXPY + AXPY[AXPY.index(".visible") :].replace(".entry ", ".entry other_", 1)
     with pytest.raises(UsageProblem, match=r"^kernel is missing: kernel.ptx has (\w+), other_\1; name one$"):
