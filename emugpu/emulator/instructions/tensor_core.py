@@ -38,7 +38,7 @@ from emugpu.emulator.memory.descriptors import (
 )
 from emugpu.emulator.memory.tmem import LANES, split_address
 from emugpu.emulator.ptx.ast import Immediate, Instruction, MemoryOperand, Vector
-from emugpu.emulator.units.mma_instruction import A_COLUMNS, Mma, a_lanes, metadata_columns, scale_places
+from emugpu.emulator.units.mma_instruction import Mma, a_lanes, metadata_columns, scale_places
 
 
 def pipe(f: Fragment, lane: int) -> object:
@@ -126,8 +126,7 @@ def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
         reads.append(events.SharedChunks(rank, b.positions))
         spans = []
         if a is None:
-            column = split_address(what.a)[1]
-            reads += [events.TensorBlock(rank, s, range(column, column + A_COLUMNS)) for s in _spans(a_lanes(what))]
+            reads += [events.TensorBlock(rank, s, what.a_columns) for s in _spans(a_lanes(what))]
         if what.metadata is not None:
             spans.append(metadata_columns(what))
         if what.vectors:

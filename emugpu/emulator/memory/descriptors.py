@@ -251,7 +251,8 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
     if kind in SCALED:
         zero((0, 1), (3, 3), (6, 6), (24, 26))
         if is_k96 and m != 128 * group:
-            raise Fault(f"{what} {value:#x}: K = 96 (bit 31) with 64 rows in a CTA is not implemented", "unsupported")
+            shapes = "PTX ISA 9.7.16.2.1 has K = 96 only with M = 256 for a pair"
+            raise Fault(f"{what} {value:#x}: K = 96 (bit 31) with M = {m} is not implemented; {shapes}", "unsupported")
         if not is_k96:
             zero((31, 31))
         scale = "ue8m0" if bits(23, 23) else "ue4m3"

@@ -16,8 +16,6 @@ from emugpu.emulator.units.operands import Operand, operand
 
 QUADRANT = 32
 WORD_BYTES = 4
-A_COLUMNS = 8
-"""32-bit columns that a row of A takes in tensor memory."""
 
 
 class TensorCoreCta(Protocol):
@@ -115,8 +113,6 @@ class Mma(NamedTuple):
         if not self.a_in_tmem:
             rows = shape.m // self.cta_group
             a = operand(decode_sm100(self.a, shape.is_k96), rows, shape.k, shape.a_major, shape.a_type, packed)
-        elif shape.is_k96:
-            raise Fault("A in tensor memory with K = 96 is not implemented", "unsupported")
         columns, place = shape.n // self.cta_group, decode_sm100(self.b_descriptor, shape.is_k96)
         return a, operand(place, columns, self.depth, shape.b_major, shape.b_type, packed, 1 + self.sparse)
 
@@ -129,6 +125,12 @@ class Mma(NamedTuple):
             # Layout C: each CTA's 64 rows are laid out like those of M = 64.
             return accumulator_layout(self.d_address, 64, shape.n, 1)
         return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
+
+    @property
+    def a_columns(self) -> range:
+        """Returns the columns of an A in tensor memory: a row has 32 bytes, or 48 with K = 96 (PTX ISA 9.7.16.10.4)."""
+        first = split_address(self.a)[1]
+        return range(first, first + (12 if self.shape().is_k96 else 8))
 
     @property
     def parts(self) -> int:

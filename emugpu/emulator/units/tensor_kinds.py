@@ -19,7 +19,6 @@ from emugpu.emulator.memory.descriptors import InstructionDescriptor
 from emugpu.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, split_address
 from emugpu.emulator.units import formats, numerics, sums
 from emugpu.emulator.units.mma_instruction import (
-    A_COLUMNS,
     QUADRANT,
     WORD_BYTES,
     Mma,
@@ -105,9 +104,9 @@ def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: InstructionDescriptor
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
     if what.sparse:
         raise Fault("a sparse A in tensor memory is not implemented", "unsupported")
-    lanes, column = a_lanes(what), split_address(what.a)[1]
-    words = _read(tmem, lanes[..., None], column + np.arange(A_COLUMNS), "A of tcgen05.mma")
-    raw = words.reshape(-1, A_COLUMNS).view(np.uint8)
+    lanes, columns = a_lanes(what), what.a_columns
+    words = _read(tmem, lanes[..., None], np.array(columns), "A of tcgen05.mma")
+    raw = words.reshape(-1, len(columns)).view(np.uint8)
     if shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4"):
         # One byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
         numbers = table("e2m1").take(raw >> 2)

@@ -25,7 +25,7 @@ from emugpu.emulator.units.mma import MmaUnit
 from emugpu.emulator.units.mma_instruction import Mma
 
 K, LINE = 768, 128
-A_AT, B_AT, SFA_AT, SFB_AT = 0x8000, 0x20000, 256, 304
+A_AT, B_AT, SFA_AT, SFB_AT, A_COLUMN = 0x8000, 0x20000, 256, 304, 400
 DTYPES = {"ue8m0": ml_dtypes.float8_e8m0fnu, "ue4m3": ml_dtypes.float8_e4m3fn}
 
 
@@ -64,8 +64,11 @@ def place_factors(cta: SimpleNamespace, at: int, factors: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("kind", "scale", "size"), [("mxf4nvf4", "ue4m3", 16), ("mxf4", "ue8m0", 32)])
-@pytest.mark.parametrize(("count", "n"), [(1, 64), (1, 128), (1, 192), (2, 256)])
-def test_eight_instructions_walk_through_three_lines(kind, scale, size, count, n):
+@pytest.mark.parametrize(
+    ("count", "n", "in_tmem"), [(1, 64, False), (1, 128, True), (1, 192, False), (2, 256, False), (2, 256, True)]
+)
+def test_eight_instructions_walk_through_three_lines(kind, scale, size, count, n, in_tmem):
+    """In tensor memory, each of them takes the next 12 columns of A."""
     rng, m = np.random.default_rng(17), 128 * count
     a, b = (rng.integers(-3, 4, (rows, K)).astype(np.float64) for rows in (m, n))
     sfa, sfb = (2.0 ** rng.integers(-3, 4, (rows, K // size)) for rows in (m, n))
@@ -73,7 +76,12 @@ def test_eight_instructions_walk_through_three_lines(kind, scale, size, count, n
     ctas = [SimpleNamespace(shared=SharedMemory(0x38000), tmem=TensorMemory()) for _ in range(count)]
     for i, cta in enumerate(ctas):
         cta.tmem.allocate(512)
-        place(cta, A_AT, packed(a[128 * i :][:128]))
+        rows_of_a = packed(a[128 * i :][:128])
+        if in_tmem:
+            cta.tmem.data[:, A_COLUMN:][:, : K // 8] = rows_of_a.view("<u4")
+            cta.tmem.valid[:, A_COLUMN:][:, : K // 8] = True
+        else:
+            place(cta, A_AT, rows_of_a)
         place(cta, B_AT, packed(b[n // count * i :][: n // count]))
         place_factors(cta, SFA_AT, codes[0][128 * i :][:128])
         place_factors(cta, SFB_AT, codes[1])
@@ -83,7 +91,8 @@ def test_eight_instructions_walk_through_three_lines(kind, scale, size, count, n
         places = [(at + LINE * rows * line + inside, at + LINE * rows * min(line + 1, 2))
                   for at, rows in ((A_AT, 128), (B_AT, n // count))]  # fmt: skip
         group, byte = divmod(each * step, 4)
-        what = Mma(kind, 0, descriptor(*places[0]), False, descriptor(*places[1]),
+        a_at = A_COLUMN + 12 * step if in_tmem else descriptor(*places[0])
+        what = Mma(kind, 0, a_at, in_tmem, descriptor(*places[1]),
                    instruction_descriptor(m, n, scale, byte, byte), step > 0, count, None, vectors=each,
                    scales=(SFA_AT + 4 * group, SFB_AT + apart * group))  # fmt: skip
         assert unit.mma(ctas, what, lambda rule, text: pytest.fail(text)) == 2 * m * n * 96
@@ -192,7 +201,6 @@ def test_what_no_public_text_shows_is_incomplete_not_wrong():
         lambda: decode_sm100(1 << 46, True),
         lambda: decode_sm100(descriptor(96, 1024 + 16), True),
         lambda: decode_sm100(descriptor(96, 1024) | 1 << 32, True),
-        lambda: Mma("mxf4", 0, 0, True, 0, instruction_descriptor(128, 64, "ue8m0"), False, 1, None).operands(),
     ):
         with pytest.raises(Fault, match=r"K = 96.*is not implemented") as error:
             wrong()
