@@ -106,7 +106,7 @@ class _CheckedLaunch:
         tensor_maps = self._tensor_maps = TensorMaps(model)
         lanes = self._lanes = LaneMeetings(model)
         generic = GenericProxy(model, lanes, tensor_maps)
-        threads = model.threads
+        self._generic, threads = generic, model.threads
         mbarriers = self._mbarriers = MBarriers(model)
         thread_barriers = self._thread_barriers = ThreadBarriers(model)
         tensor_life = self._tensor_life = TensorMemoryLife(model)
@@ -181,6 +181,7 @@ class _CheckedLaunch:
         self._tensor_life.forget(event.cluster)
         self._thread_barriers.forget(event.cluster)
         self._lanes.forget(event.cluster)
+        self._generic.forget(event.cluster)
         model.forget(event.cluster)
         model.unused.ended(event.cluster)
 

@@ -28,10 +28,13 @@ REMOTE = 5
 """The same for accesses to the shared memory of another CTA."""
 GLOBAL = 6
 """The same for accesses to global memory."""
-VISIBLE = 7
+OVER = 7
+"""The action happened before, and no scope on the path was too narrow; the completion of an asynchronous operation shows
+that what its thread did before is over, too."""
+VISIBLE = 8
 """The action happened before, and its writes are visible: scope and semantics were wide enough on the whole path."""
-ROWS = 8
-OWN = np.array([EXECUTION, ORDER, VISIBLE])
+ROWS = 9
+OWN = np.array([EXECUTION, ORDER, OVER, VISIBLE])
 """Rows in which an agent always knows its own actions."""
 
 ONLY_INITIALISED = slice(INITIALISED, INITIALISED + 1)
@@ -46,11 +49,12 @@ UNFENCED = slice(0, BEFORE)
 """Rows that even a relaxed arrival whose scope is too narrow carries over."""
 RELAXED = slice(0, BEFORE + 1)
 """Rows that even a relaxed arrival carries over."""
-NARROW = slice(0, VISIBLE)
-"""Rows that a synchronisation carries over if its scope is too narrow, or between asynchronous operations.
-
-The scope is too narrow if it does not include both CTAs.
-"""
+NARROW = slice(0, OVER)
+"""Rows that a synchronisation carries over if its scope is too narrow: it does not include both CTAs."""
+COMPLETED = slice(0, VISIBLE)
+"""Rows that the completion of an asynchronous operation carries over."""
+WIDE = slice(OVER, ROWS)
+"""Rows that need a scope that includes both CTAs."""
 ALL = slice(0, ROWS)
 
 Rows = NDArray[np.int32]

@@ -194,6 +194,8 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
     def knows(row: int) -> bool:
         return clock.knows(first.space, first.who, first.time, row)
 
+    if second.writes and not observer.may_overwrite(first, second):
+        return _out_of_scope(first, second, "the two may take place in any order")
     if first.writes and not second.writes:
         if not knows(VISIBLE) and not first.agrees(second):
             return _not_visible(first, second, space)
@@ -286,7 +288,11 @@ def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
             "the write is over when this reads, but only the completion of an asynchronous operation shows it",
             "no release and acquire between the threads", "an arrival of the writer at the mbarrier that is waited for",
         )  # fmt: skip
-    has = "the write may not be visible in another CTA: the synchronisation between them has"
+    return _out_of_scope(first, second, "the write may not be visible in another CTA")
+
+
+def _out_of_scope(first: Record, second: Record, may: str) -> Diagnosis:
+    has = f"{may}: the synchronisation between them has"
     if first.agent.cluster != second.agent.cluster:
         return Diagnosis(
             "scope", "error", f"{has} a scope narrower than .gpu", "no release and acquire of GPU scope on the path",

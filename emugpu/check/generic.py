@@ -167,6 +167,8 @@ class GenericProxy:
         self._tensor_maps = tensor_maps
         self._flags: dict[int, dict[tuple[str, int, int, int], list[Released]]] = {}
         """By cluster, or -1 for global memory, and by place: what strong writes have released there."""
+        self._patterns: dict[int, dict[tuple[object, ...], list[Released]]] = {}
+        """By cluster, and by place, CTA and warp: what release operations of the warp have released there."""
         self._sc_fences: dict[Components, dict[tuple[int, int], list[Fence]]] = {}
         """By component and scope, in the component's order."""
 
@@ -309,6 +311,11 @@ class GenericProxy:
         """Forgets what was released in the shared memory of a cluster of one CTA, all of whose threads know it."""
         self._flags.pop(cluster, None)
 
+    def forget(self, cluster: int) -> None:
+        """Drops the state of a cluster that has ended."""
+        self._flags.pop(cluster, None)
+        self._patterns.pop(cluster, None)
+
     def _release(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         if scope == WEAK:
@@ -329,15 +336,20 @@ class GenericProxy:
             self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, site))
         by = agent if site.semantics in RELEASES else agent._replace(lanes=0)
         releases = [Released(clock, one, scope, by) for clock, one in released]
+        patterns = self._patterns.setdefault(agent.cluster, {})
         for place in self._places(event):
             flags = self._flags.setdefault(place[1], {})
-            earlier = flags.get(place, [])
-            held = earlier if event.mode == "atomic" else []
-            # A release operation and a later strong write of a thread are a release pattern, too (PTX ISA 8.8).
-            own = (one for one in earlier if one.agent[:3] == agent[:3] and one.agent.lanes & agent.lanes)
-            for one in (*(one._replace(written=scope) for one in own), *releases):
+            held = flags.get(place, []) if event.mode == "atomic" else []
+            # A release operation and a later strong write of a thread are a release pattern, whatever others write in
+            # between (PTX ISA 8.8).
+            own = patterns.get((place, *agent[1:3]), [])
+            for one in (*(one._replace(written=scope) for one in own if one.agent.lanes & agent.lanes), *releases):
                 held = _with(held, one)
             flags[place] = held
+            if site.semantics in RELEASES:
+                patterns[place, *agent[1:3]] = [
+                    *(one for one in own if (one.agent, one.scope) != (agent, scope)), *releases,
+                ]  # fmt: skip
 
     def _tells(self, thread: Thread, agent: Agent) -> Clock | None:
         """Returns what a strong write tells without a release: which phases of barriers of threads are over; which

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
+from emugpu.check.clocks import ORDER, OVER, VISIBLE, Clock, Components, Rows, column
 from emugpu.check.record import WEAK, Record
 from emugpu.check.same_values import are_alike, has_one_value, repeats
 from emugpu.check.signals_for_lanes import Behind
@@ -94,6 +94,16 @@ class Observer:
         """Returns whether the recorded access happened before and its write is visible to the generic proxy."""
         return self.clock.knows(record.space, record.who, record.time, VISIBLE)
 
+    def is_over(self, record: Record) -> bool:
+        """Returns whether the recorded access happened before, by scopes that hold both threads."""
+        return self.clock.knows(record.space, record.who, record.time, OVER)
+
+    def may_overwrite(self, record: Record, write: Record) -> bool:
+        """Returns whether the scopes on the path from an access of another CTA to a write hold both threads."""
+        if record.kind not in GENERIC or write.kind not in GENERIC or record.agent[:2] == write.agent[:2]:
+            return True
+        return record.agrees(write) or (self.sees(record) if record.writes else self.is_over(record))
+
 
 class Reads(NamedTuple):
     """The first and the last read by one component at one instruction; ``is_one``: there is no other."""
@@ -140,9 +150,9 @@ class AccessHistory(NamedTuple):
         for later in reversed(self.writes[:number]):
             if not (later.is_atomic and write.agrees(later)):
                 return False
-            if observer.follows(later):
+            if observer.is_over(later):
                 return True
-        return any(write.agrees(read) and observer.follows(read) for read in self.found)
+        return any(write.agrees(read) and observer.is_over(read) for read in self.found)
 
     def with_finder(self, read: Record) -> AccessHistory:
         """Returns the history after a strong read."""
@@ -241,7 +251,8 @@ class Histories:
         self.ordered: list[tuple[Record, Record]] = []
         """The ordered pairs of the last step whose first access is of a kind in ``asked``.
 
-        A pair of generic accesses is in it only if the read may not see the write, or is a load by ld.global.nc.
+        A pair of generic accesses is in it only if a scope between them is too narrow, the read may not see the write,
+        or the read is a load by ld.global.nc.
         """
 
     @property
@@ -281,7 +292,8 @@ class Histories:
             if passed and is_generic and observer.sees(write) and not read.site.is_incoherent:
                 continue
             if passed and observer.follows(write):
-                if write.kind in self._asked or read.site.is_incoherent:
+                is_read = is_generic and history.is_found(number, observer)
+                if (write.kind in self._asked and not is_read) or read.site.is_incoherent:
                     self.ordered.append((write, read))
             elif read.site.is_incoherent and history.is_found(number, observer):
                 self.ordered.append((write, read))
@@ -311,7 +323,8 @@ class Histories:
             passed = observer.hears_of(earlier, write)
             if (passed and observer.follows(earlier)) or (earlier.kind, write.kind) == ("free", "alloc"):
                 # An allocation itself waits until its columns are free.
-                if earlier.kind in asked:
+                is_free = observer.may_overwrite(earlier, write) or history.is_found(number, observer)
+                if earlier.kind in asked or not is_free:
                     self.ordered.append((earlier, write))
             else:
                 if not write.is_atomic and history.is_found(number, observer):
@@ -327,7 +340,7 @@ class Histories:
         for entry in history.reads:
             read = entry.last
             if observer.hears_of(read, write) and observer.follows(read):
-                if read.kind in asked or read.site.is_incoherent:
+                if read.kind in asked or read.site.is_incoherent or not observer.may_overwrite(read, write):
                     self.ordered.append((read, write))
                 continue
             kept_reads.append(entry)

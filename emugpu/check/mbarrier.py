@@ -10,11 +10,12 @@ import numpy as np
 from emugpu.check.clocks import (
     ALL,
     BEFORE,
+    COMPLETED,
     EXECUTION,
     NARROW,
     ONLY_EXECUTION,
     UNFENCED,
-    VISIBLE,
+    WIDE,
     Clock,
     Components,
     Rows,
@@ -29,7 +30,6 @@ from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Agent, Site
 
 ENDS_KEPT = 4
-LAST_ROW = slice(VISIBLE, VISIBLE + 1)
 NO_TIMES: Rows = np.zeros(0, np.int32)
 
 
@@ -173,14 +173,14 @@ class TrackedMBarrier:
         if not near and scope >= SCOPES["cluster"]:
             if self.far is None:
                 self.far = Clock(clock.space)
-            self.far.join(clock, LAST_ROW)
+            self.far.join(clock, WIDE)
 
     def follow(self, issued: Clock) -> None:
         """Handles the signal of an asynchronous operation.
 
         The signal follows the issue, and makes only the operation's own accesses visible.
         """
-        self._gather(issued, NARROW)
+        self._gather(issued, COMPLETED)
 
     def commit(self, issued: Clock, tensor: Any, pipe: int, count: int) -> None:
         """Handles tcgen05.commit: the MMAs of its thread are over. It implies a tcgen05.fence::before_thread_sync."""
@@ -212,7 +212,7 @@ class TrackedMBarrier:
         if self.far is not None:
             if self.over_far is None:
                 self.over_far = Clock(self.over.space)
-            self.over_far.join(self.far, LAST_ROW)
+            self.over_far.join(self.far, WIDE)
         self.over.set(self.component, self.phase + 1)
         far = self.over_far.copy() if self.over_far is not None else None
         self.ends[self.phase] = (self.over.copy(), far, self.fenced)
@@ -242,7 +242,7 @@ class TrackedMBarrier:
             over, over_far, fenced = self.ends.get(phase, (self.over, self.over_far, self.fenced))
             released = [(over, ALL, SCOPES["cta"])]
             if over_far is not None and scope >= SCOPES["cluster"]:
-                released.append((over_far, LAST_ROW, SCOPES["cluster"]))
+                released.append((over_far, WIDE, SCOPES["cluster"]))
             for clock, rows, needed in released:
                 if semantics in ACQUIRES:
                     thread.acquire(clock, rows)

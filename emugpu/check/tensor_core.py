@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from emugpu.check.clocks import BEFORE, EXECUTION, NARROW, ORDER, Clock
+from emugpu.check.clocks import BEFORE, COMPLETED, EXECUTION, ORDER, Clock
 from emugpu.check.findings import Severity
 from emugpu.check.history import Observer
 from emugpu.check.in_flight import InFlight, OperationChecker, OperationsInFlight, Pipe
@@ -118,7 +118,7 @@ class Wgmmas(OperationChecker):
             # All four warps have issued it, so their earlier actions have happened.
             known = self._collective.get(_warpgroup(agent), {}).get(count)
             if known is not None:
-                thread.acquire(known, NARROW)
+                thread.acquire(known, COMPLETED)
 
     def forget(self, cluster: int) -> None:
         drop_cluster(cluster, self._of_warp, self._committed, self._collective, self._ends)

@@ -119,6 +119,25 @@ def raised_twice_expects(s) -> Outcome:
     return outcome(not is_handed_on and "release" not in s.second and "race-global")
 
 
+def overwritten_between(s) -> str:
+    """CTA 0 writes and raises a flag, CTA 1 overwrites it, and CTA 0 writes it again; CTA 2 waits for that."""
+    spins = [spin(f"ld.{s.load if n == 3 else 'relaxed'}.gpu.global.b32 %r5, [%m1]; setp.ne.u32 %p11, %r5, {n};"
+                  "@%p11 mov.b32 %r5, 0;") for n in (1, 2, 3)]  # fmt: skip
+    raises = f"st.global.b32 [%m0], 1;{s.first}{spins[1]}{s.again}"
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    overwrites = only("%r6 eq 1", spins[0] + s.overwrites)
+    return ranks + only("%r6 eq 0", raises) + overwrites + only("%r6 eq 2", spins[2] + "ld.global.b32 %r7, [%m0];")
+
+
+def overwritten_between_expects(s) -> Outcome:
+    """What others write between the two writes of a release pattern does not matter (PTX ISA 8.8), but the scopes of
+    its release and of its last write do (8.9.4), and the acquire.
+    """
+    is_released = "release.gpu" in s.first and "relaxed.gpu" in s.again and s.load == "acquire"
+    races = "race-global|scope"
+    return outcome((not is_released or "cta" in s.again) and races)
+
+
 def reduction_first(s) -> str:
     """Thread 0 of each CTA counts in an atomic way; that of CTA 1 then reads what the one of CTA 0 has written."""
     raises = "st.global.b32 [%m0], 1; fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%m1], 1;"
@@ -130,6 +149,44 @@ def reduction_first(s) -> str:
 def reduction_first_expects(s) -> Outcome:
     """A reduction finds nothing, so it is no part of an acquire pattern (PTX ISA 8.8)."""
     return outcome(s.count.startswith("red") and "race-global")
+
+
+ACCESSES = {
+    "write": "st.global.b32 [%m0], %r6;",
+    "read": "ld.global.b32 %r7, [%m0]; st.global.b32 [%m0+8], %r7;",
+    "atomic": "atom.relaxed.gpu.global.add.u32 %r7, [%m0], 1;",
+}
+
+
+def two_accesses(s) -> str:
+    """Thread 0 of CTA 0 makes an access and hands over to that of CTA 1 by fences and a flag."""
+    raises = f"{ACCESSES[s.first]} fence.acq_rel.{s.release}; st.relaxed.gpu.global.b32 [%m1], 1;"
+    sees = spin("ld.relaxed.gpu.global.b32 %r5, [%m1];") + f"fence.acq_rel.{s.acquire};" + ACCESSES[s.second]
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    return ranks + only("%r6 eq 0", raises) + only("%r6 eq 1", sees)
+
+
+def two_accesses_expects(s) -> Outcome:
+    """Without a scope that holds both threads there is no order between the two, whatever they are (PTX ISA 8.9.4);
+    two reads, or two atomics, need none, but both readers here store what they have read in one place.
+    """
+    is_atomic = s.first == s.second == "atomic"
+    return outcome(not is_atomic and (s.release, s.acquire) != ("gpu", "gpu") and "scope")
+
+
+PEERS = {"write": "st.shared::cluster.b32 [%r11], %rank;", "read": "ld.shared::cluster.b32 %r7, [%r11];"}
+
+
+def two_accesses_in_a_cluster(s) -> str:
+    """Thread 0 of rank 1 accesses the memory of rank 0 and arrives at its mbarrier, at which its thread 0 waits."""
+    peers = "".join(
+        f"mov.b32 %r{n}, {what}; mapa.shared::cluster.u32 %r{n}, %r{n}, 0;" for n, what in ((10, "bars"), (11, "data"))
+    )
+    start = only("%thread eq 0", initialise(1) + "st.shared.b32 [data], 0;" + INIT_FENCE) + CLUSTER_BARRIER + peers
+    waits = f"WAIT: mbarrier.try_wait.parity.acquire.{s.acquire}.shared::cta.b64 %p13, [bars], 0; @!%p13 bra WAIT;"
+    gives = PEERS[s.first] + f"mbarrier.arrive.release.{s.release}.shared::cluster.b64 _, [%r10];"
+    takes = only("%rank eq 1", gives) + only("%rank eq 0", waits + PEERS[s.second])
+    return start + only("%thread eq 0", takes) + CLUSTER_BARRIER
 
 
 def fences_of_two_scopes(s) -> str:
@@ -283,6 +340,45 @@ TABLES = [
         raised_twice_expects,
         grid=2,
         arguments=flag_words,
+    ),
+    Table(
+        "a flag that another CTA overwrites before it is raised again",
+        dict(
+            first=("st.release.gpu.global.b32 [%m1], 1;", "st.relaxed.gpu.global.b32 [%m1], 1;"),
+            overwrites=(
+                "st.relaxed.gpu.global.b32 [%m1], 2;",
+                "st.release.gpu.global.b32 [%m1], 2;",
+                "atom.relaxed.gpu.global.exch.b32 %r5, [%m1], 2;",
+            ),
+            again=("st.relaxed.gpu.global.b32 [%m1], 3;", "red.relaxed.gpu.global.add.u32 [%m1], 1;"),
+            load=("acquire", "relaxed"),
+        ),
+        overwritten_between,
+        overwritten_between_expects,
+        grid=3,
+        arguments=flag_words,
+    ),
+    Table(
+        "two accesses with a flag and fences of every scope between them",
+        dict(
+            first=tuple(ACCESSES),
+            second=tuple(ACCESSES),
+            release=("gpu", "cluster", "cta"),
+            acquire=("gpu", "cluster", "cta"),
+        ),
+        two_accesses,
+        two_accesses_expects,
+        grid=2,
+        arguments=flag_words,
+    ),
+    Table(
+        "two accesses with an mbarrier of another CTA between them",
+        dict(first=tuple(PEERS), second=tuple(PEERS), release=("cluster", "cta"), acquire=("cluster", "cta")),
+        two_accesses_in_a_cluster,
+        lambda s: outcome("write" in (s.first, s.second) and "cta" in (s.release, s.acquire) and "scope"),
+        threads=32,
+        grid=2,
+        cluster=2,
     ),
     Table(
         "a reduction where another CTA has raised a flag",
