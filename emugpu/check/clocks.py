@@ -29,8 +29,8 @@ REMOTE = 5
 GLOBAL = 6
 """The same for accesses to global memory."""
 OVER = 7
-"""The action happened before, and no scope on the path was too narrow; the completion of an asynchronous operation shows
-that what its thread did before is over, too."""
+"""The action happened before, and no scope on the path was too narrow. The completion of an asynchronous operation
+shows that what its thread did before is over, too."""
 VISIBLE = 8
 """The action happened before, and its writes are visible: scope and semantics were wide enough on the whole path."""
 ROWS = 9

@@ -53,12 +53,13 @@ def product(
     poison = next((v for v in values if type(v) is Poison), None)
     if poison is None:
         return list(results)
-    masks = [(stack([_undefined(v) for v in registers], matrix.width == 64), matrix) for registers, matrix in operands]
-    undefined = spread(masks, of, [scale.bytes(_undefined(scale.words)) for scale in scales])
+    masks = [(stack([undefined_bits(v) for v in held], matrix.width == 64), matrix) for held, matrix in operands]
+    undefined = spread(masks, of, [scale.bytes(undefined_bits(scale.words)) for scale in scales])
     return [made(*both, poison.origin, poison.rule) for both in zip(results, undefined, strict=True)]
 
 
-def _undefined(value: Value) -> Value:
+def undefined_bits(value: Value) -> Value:
+    """Returns the mask of a register's undefined bits."""
     return value.undefined if type(value) is Poison else 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import loaded_origin
 from emugpu.emulator.instructions.table import (
     Effect,
     Translator,
@@ -20,16 +21,18 @@ from emugpu.emulator.instructions.table import (
     registers,
     tuple_of,
 )
+from emugpu.emulator.instructions.warp_mma import stack, undefined_bits
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
+from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
 from emugpu.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Warpgroup, WarpgroupMma
 from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.ptx.ast import Instruction, Operand, Vector
 from emugpu.emulator.units.sparsity import selectors
 from emugpu.emulator.units.warp_mma import results_of
-from emugpu.emulator.units.wgmma import WgmmaForm, a_from_registers, decode_wgmma
+from emugpu.emulator.units.wgmma import WarpRegisters, WgmmaForm, decode_wgmma
 
 MAX_GROUPS_KEPT = 8
 """wgmma.wait_group allows at most 7 pending groups."""
@@ -55,6 +58,8 @@ def _member(f: Fragment, what: str) -> Member:
 
 def _uniform(value: Value, what: str) -> Any:
     """Returns the one value of all lanes of a whole warp; raises Fault if they differ."""
+    if type(value) is Poison:
+        value = value.used()
     if not isinstance(value, np.ndarray):
         return value
     raw = value.tobytes()
@@ -113,7 +118,7 @@ def multiply(
     if f.grid.sink is not None:
         _report(f, site, step, a_registers)
     if a_registers is not None:
-        step.put_a(member.position, a_from_registers(_stack(a, "A")))
+        step.put_a(member.position, _stack(a, "A"))
         step.a_held.append(HeldRegisters(f.warp.fragments, a_registers, a))
     if metadata is not None:
         step.put_metadata(member.position, stack_rows([metadata])[0])
@@ -129,11 +134,14 @@ def multiply(
         _submit(f, site, group, step)
 
 
-def _stack(values: Sequence[Value], what: str) -> np.ndarray:
-    """Returns register values as an array [registers, 32]."""
+def _stack(values: Sequence[Value], what: str) -> WarpRegisters:
+    """Returns register values, of which some bits may be undefined."""
     if any(value is None for value in values):
         raise Fault(f"reads a register of {what} that holds nothing yet", "wgmma")
-    return stack_rows(values)
+    poison = next((value for value in values if type(value) is Poison), None)
+    if poison is None:
+        return WarpRegisters(stack_rows(values))
+    return WarpRegisters(stack(values, False), stack_rows([undefined_bits(v) for v in values]), poison.origin)
 
 
 def _disagreement(first: tuple[Any, ...], other: tuple[Any, ...], warp: int) -> str:
@@ -150,7 +158,7 @@ def _disagreement(first: tuple[Any, ...], other: tuple[Any, ...], warp: int) -> 
 def _submit(f: Fragment, site: Site, group: Warpgroup, step: WarpgroupMma) -> None:
     grid, cta = f.grid, f.cta
     grid.counters.mma_instructions += 1
-    run = partial(_execute, f, group, step)
+    run = partial(_execute, f, site, group, step)
     pipe = ("wgmma", cta.cluster.number, cta.rank, f.warp.index // WARPS)
     grid.submit(AsyncOperation("mma", run, f, site, pipe, step))
 
@@ -174,12 +182,12 @@ def _report(f: Fragment, site: Site, step: WarpgroupMma, a_registers: RegisterLi
     )
 
 
-def _execute(f: Fragment, group: Warpgroup, step: WarpgroupMma) -> None:
+def _execute(f: Fragment, site: Site, group: Warpgroup, step: WarpgroupMma) -> None:
     grid = f.grid
     f.cta.check_alive("a wgmma reads shared memory of")
     events.report_started(grid.sink, step.operation)
     if grid.computes:
-        step.run(f.cta.shared)
+        step.run(f.cta.shared, partial(loaded_origin, f, site))
     grid.counters.mma_flops += step.decoded.flops
     events.report_finished(grid.sink, step.operation)
     group.wake()

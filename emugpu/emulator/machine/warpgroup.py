@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine.barriers import Wakeups
 from emugpu.emulator.machine.events import Operation
+from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.units.mma import MmaUnit
-from emugpu.emulator.units.wgmma import Accumulator, DecodedWgmma, M
+from emugpu.emulator.units.wgmma import (
+    WARP_ROWS,
+    Accumulator,
+    DecodedWgmma,
+    M,
+    WarpRegisters,
+    WgmmaA,
+    a_from_registers,
+)
 
 WARPS = 4
 _NOTHING = {type(None)}
@@ -66,7 +75,9 @@ class HeldRegisters:
                 now = held[slot]
                 if now is value:
                     continue
-                then = value[fragment.single] if fragment.single >= 0 and isinstance(value, np.ndarray) else value
+                now, then = (v.value if type(v) is Poison else v for v in (now, value))
+                if fragment.single >= 0 and isinstance(then, np.ndarray):
+                    then = then[fragment.single]
                 if (np.asarray(now) != then).any():
                     raise Fault(
                         f"register {name} was written while a wgmma that reads A from it was in flight", "wgmma"
@@ -83,16 +94,16 @@ class WarpgroupMma:
     keep: bool
     warps: list[int] = field(default_factory=list)
     """The warps that have issued the step."""
-    initial: list[tuple[int, NDArray[np.uint32]]] = field(default_factory=list)
+    initial: list[tuple[int, WarpRegisters]] = field(default_factory=list)
     """(warp in the group, registers [N / 2, 32]), if the old D comes from registers."""
-    a_registers: NDArray[np.complex128] | None = None
+    a_registers: WgmmaA | None = None
     a_held: list[HeldRegisters] = field(default_factory=list)
     metadata: NDArray[np.uint32] | None = None
     """The metadata of a sparse A: one register per lane, [4 warps, 32]."""
     operation: Operation | None = None
 
-    def run(self, shared: SharedMemory) -> None:
-        """Executes the step in the tensor core, which reads the operands now."""
+    def run(self, shared: SharedMemory, origin: Callable[[Fault], str]) -> None:
+        """Executes the step in the tensor core, which reads the operands now. origin: see `Accumulator.add`."""
         for held in self.a_held:
             held.check()
         self.accumulator.d_type = self.decoded.form.d_type
@@ -101,14 +112,17 @@ class WarpgroupMma:
                 self.accumulator.set_rows(warp, registers)
         else:
             self.accumulator.clear()
-        self.accumulator.add(shared, self.decoded, self.a_registers, self.metadata)
+        self.accumulator.add(shared, self.decoded, self.a_registers, self.metadata, origin)
 
-    def put_a(self, warp: int, chunks: NDArray[np.complex128]) -> None:
+    def put_a(self, warp: int, registers: WarpRegisters) -> None:
         """Sets the rows of A that come from the registers of one warp."""
         if self.a_registers is None:
-            self.a_registers = np.empty((M, 2), np.complex128)
-        rows = M // WARPS
-        self.a_registers[rows * warp : rows * (warp + 1)] = chunks
+            self.a_registers = WgmmaA(np.empty((M, 2), np.complex128), np.zeros(M, np.bool_))
+        rows = slice(WARP_ROWS * warp, WARP_ROWS * (warp + 1))
+        self.a_registers.chunks[rows] = a_from_registers(registers.bits)
+        if registers.undefined is not None:
+            self.a_registers.undefined[rows] = a_from_registers(registers.undefined).view(np.uint8).any(axis=1)
+            self.a_registers = self.a_registers._replace(origin=registers.origin)
 
     def put_metadata(self, warp: int, words: NDArray[np.uint32]) -> None:
         """Sets one warp's metadata registers, which say which elements of A are kept."""
@@ -260,10 +274,10 @@ class Member:
         for registers, binding in list(self.bindings.items()):
             if not binding.readable:
                 continue
-            rows = binding.accumulator.rows(self.position)
-            values = list(rows)
+            values = _values(binding.accumulator.rows(self.position))
             for fragment in fragments:
-                own = values if fragment.single < 0 else rows[:, fragment.single].tolist()
+                lane = fragment.single
+                own = values if lane < 0 else [_of_lane(value, lane) for value in values]
                 held = fragment.registers
                 for slot, value in zip(registers.slots, own, strict=True):
                     if held[slot] is None:
@@ -273,3 +287,15 @@ class Member:
     def pending(self, slot: int) -> bool:
         """Returns whether a register belongs to an accumulator that no wait has covered."""
         return any(not b.readable and slot in b.registers.slots for b in self.bindings.values())
+
+
+def _values(registers: WarpRegisters) -> list[Any]:
+    """Returns the values of registers, of which some bits may be undefined."""
+    if registers.undefined is None:
+        return list(registers.bits)
+    pairs = zip(registers.bits, registers.undefined, strict=True)
+    return [made(bits, undefined, registers.origin) for bits, undefined in pairs]
+
+
+def _of_lane(value: Any, lane: int) -> Any:
+    return value.of_lane(lane) if type(value) is Poison else value.item(lane)

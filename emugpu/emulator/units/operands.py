@@ -63,6 +63,15 @@ class Operand:
 
     def numbers(self, chunks: NDArray[np.complex128]) -> NDArray[np.float32]:
         """Returns the numbers [CTAs * rows, slices * k] in fetched chunks [slices, CTAs, positions]."""
+        return to_numbers(self._bytes(chunks), self.element, self.packed)
+
+    def undefined_rows(self, masks: NDArray[np.complex128]) -> NDArray[np.bool_]:
+        """Returns which rows of one slice of one CTA have undefined bits. ``masks``: those of its chunks."""
+        has_any: NDArray[np.bool_] = np.logical_or.reduce(self._bytes(masks[None, None]), axis=1)
+        return has_any
+
+    def _bytes(self, chunks: NDArray[np.complex128]) -> NDArray[np.uint8]:
+        """Returns the bytes of each row, [CTAs * rows, ...]."""
         slices, ctas = chunks.shape[:2]
         ordered: NDArray[Any]
         if self.major is Major.K:
@@ -71,8 +80,7 @@ class Operand:
         else:
             items = chunks.reshape(slices, ctas, -1).view(f"u{ELEMENT_BITS[self.element] // 8}")
             ordered = items.reshape(slices, ctas, self.k, self.rows).transpose(1, 3, 0, 2)
-        raw = np.ascontiguousarray(ordered).view(np.uint8).reshape(ctas * self.rows, -1)
-        return to_numbers(raw, self.element, self.packed)
+        return np.ascontiguousarray(ordered).view(np.uint8).reshape(ctas * self.rows, -1)
 
     def fetched(self, chunks: NDArray[np.complex128]) -> NDArray[np.float32]:
         """Returns the numbers [rows, k] of one slice of one CTA."""

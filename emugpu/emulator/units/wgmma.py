@@ -1,11 +1,13 @@
 """The tensor core of a warpgroup: wgmma.mma_async (PTX ISA 9.7.15).
 
 An accumulator is a 64 x N matrix in the registers of four warps, 16 rows in each. As in `mma`, the K slices are fetched
-when the instruction executes, and in "f32" accumulation they are multiplied together later.
+when the instruction executes, and in "f32" accumulation they are multiplied together later. A row of A with undefined
+bits makes a row of the accumulator undefined, and a column of B a column.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.emulator.errors import Fault, UndefinedRead
 from emugpu.emulator.memory.bytes import CHUNK_DTYPE
 from emugpu.emulator.memory.descriptors import Major, decode_sm90
 from emugpu.emulator.memory.shared import SharedMemory
@@ -63,6 +66,25 @@ class WgmmaForm(NamedTuple):
         return self.kept if self.selector is None else 2 * self.kept
 
 
+class WarpRegisters(NamedTuple):
+    """Registers [number, 32] of one warp. undefined: the mask of their undefined bits, or None if there are none.
+
+    origin: where these bits come from, as `machine.poison` has it.
+    """
+
+    bits: NDArray[np.uint32]
+    undefined: NDArray[np.uint32] | None = None
+    origin: str = ""
+
+
+class WgmmaA(NamedTuple):
+    """An A from registers: its chunks [64 rows, 2], and the rows with undefined bits, which come from ``origin``."""
+
+    chunks: NDArray[np.complex128]
+    undefined: NDArray[np.bool_]
+    origin: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class DecodedWgmma:
     """An instruction with its descriptors decoded. flops: 2 * 64 * N * K."""
@@ -101,40 +123,78 @@ class Accumulator:
         self._values = np.zeros((M, n), np.float32)
         self._form: WgmmaForm | None = None
         self._count = 0
+        self._undefined: NDArray[np.bool_] | None = None
+        """Which values are undefined, if any are."""
+        self._origin = ""
 
     def clear(self) -> None:
         """Starts from zero (scale-d is false). The collected slices can have no effect any more."""
         self._count = 0
         self._values[...] = 0
+        self._undefined = None
 
-    def set_rows(self, warp: int, bits: NDArray[np.uint32]) -> None:
+    def set_rows(self, warp: int, registers: WarpRegisters) -> None:
         """Sets the rows of one of the four warps from its registers [N / 2, 32]; for f16 results, [N / 4, 32]."""
         self.flush()
-        rows = from_registers(bits, d_fragment(self.n, self.d_type))
+        own, fragment = slice(WARP_ROWS * warp, WARP_ROWS * (warp + 1)), d_fragment(self.n, self.d_type)
+        rows = from_registers(registers.bits, fragment)
         numbers = numerics.f16_to_f32(rows) if self.d_type == "f16" else rows.view(np.float32)
-        self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = numbers
+        self._values[own] = numbers
+        if self._undefined is not None:
+            self._undefined[own] = False
+        if registers.undefined is not None:
+            undefined = np.zeros((M, self.n), np.bool_)
+            undefined[own] = from_registers(registers.undefined, fragment) != 0
+            self._undefine(undefined, registers.origin)
 
-    def rows(self, warp: int) -> NDArray[np.uint32]:
+    def rows(self, warp: int) -> WarpRegisters:
         """Returns the registers [N / 2, 32] of one of the four warps; for f16 results, [N / 4, 32]."""
         self.flush()
-        rows = self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)]
+        own, fragment = slice(WARP_ROWS * warp, WARP_ROWS * (warp + 1)), d_fragment(self.n, self.d_type)
+        rows = self._values[own]
         bits = numerics.f32_to_f16_storage(rows) if self.d_type == "f16" else rows.view(np.uint32)
-        return to_registers(bits, d_fragment(self.n, self.d_type))
+        registers = to_registers(bits, fragment)
+        if self._undefined is None or not self._undefined[own].any():
+            return WarpRegisters(registers)
+        masks = np.where(self._undefined[own], np.iinfo(bits.dtype).max, 0).astype(bits.dtype)
+        return WarpRegisters(registers, to_registers(masks, fragment), self._origin)
+
+    def _undefine(self, where: NDArray[np.bool_], origin: str) -> None:
+        """Makes values undefined. ``where`` is a mask that can be broadcast to [64, N]."""
+        if self._undefined is None:
+            self._undefined, self._origin = np.zeros((M, self.n), np.bool_), origin
+        self._undefined |= where
+
+    def _take_undefined(
+        self, shared: SharedMemory, decoded: DecodedWgmma, a: WgmmaA | None, origin: Callable[[Fault], str]
+    ) -> None:
+        """Makes those values undefined that undefined bits of A or B would decide."""
+        rows, columns = None, None
+        if a is None:
+            rows, came_from = _undefined_rows(shared, decoded.a, origin)
+        elif a.undefined.any():
+            rows, came_from = a.undefined, a.origin
+        if rows is not None:
+            self._undefine(rows[:, None], came_from)
+        columns, came_from = _undefined_rows(shared, decoded.b, origin)
+        if columns is not None:
+            self._undefine(columns, came_from)
 
     def add(
         self,
         shared: SharedMemory,
         decoded: DecodedWgmma,
-        a_registers: NDArray[np.complex128] | None,
-        metadata: NDArray[np.uint32] | None = None,
+        a: WgmmaA | None,
+        metadata: NDArray[np.uint32] | None,
+        origin: Callable[[Fault], str],
     ) -> None:
         """Fetches one K slice of A (unless it comes from registers) and of B, and adds their product.
 
-        metadata: one register per lane [4 warps, 32], for a sparse A.
+        metadata: one register per lane [4 warps, 32], for a sparse A. origin: returns where undefined bits come from
+        that a read finds, or raises its fault.
         """
-        if a_registers is None:
-            shared.check_chunks(decoded.a.positions, decoded.a)
-        shared.check_chunks(decoded.b.positions, decoded.b)
+        self._take_undefined(shared, decoded, a, origin)
+        a_registers = None if a is None else a.chunks
         if self.unit.accumulation == "tensor_core" or not decoded.form.collects:
             self._execute(shared, decoded, a_registers, metadata)
             return
@@ -206,6 +266,17 @@ class Accumulator:
         types = (form.element, form.b_element or form.element, form.d_type)
         found = sums.dot(a, b, old, *types, accumulation, form.kept, quantum)
         self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
+
+
+def _undefined_rows(
+    shared: SharedMemory, operand: Operand, origin: Callable[[Fault], str]
+) -> tuple[NDArray[np.bool_] | None, str]:
+    """Returns the rows of an operand with undefined bits, and where they come from; None if there are none."""
+    try:
+        shared.check_chunks(operand.positions, operand)
+    except UndefinedRead as fault:
+        return operand.undefined_rows(shared.peek_chunks(operand.positions)[1]), origin(fault)
+    return None, ""
 
 
 def d_fragment(n: int, d_type: str = "f32") -> Matrix:

@@ -232,6 +232,58 @@ MET: bar.warp.sync -1;
             program(body + "add.rn.f32 %d4, %d4, %d4;\n" + WAIT)
 
 
+NOTHING = f"ld.shared.b32 %r20, [%base+{A_BYTES + B_BYTES}];\n"
+"""Nobody has written this word."""
+SHOWN = "fence.proxy.async.shared::cta;\nbar.sync 0;\n"
+FROM_REGISTERS = wgmma(8, "f16", D, "{%r21, %r22, %r23, %r24}", "%rd5", "1", "1, 1, 0")
+ONES = "".join(f"mov.b32 %r{n}, 0x3c003c00;\n" for n in (21, 22, 23, 24))
+UNDEFINED = {
+    "a row of A": ("setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.b32 [%base+80], %r20;" + SHOWN, MULTIPLY, 5, None),
+    "a column of B": (
+        f"setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.b8 [%base+{A_BYTES + 128 + 16 * 3 + 9}], %r20;" + SHOWN,
+        MULTIPLY, None, 3,
+    ),
+    "a row of A in registers": (
+        ONES + "setp.eq.u32 %p1, %thread, 21; @%p1 mov.b32 %r23, %r20;", FROM_REGISTERS, 5, None,
+    ),
+    "an element of the old D": ("setp.eq.u32 %p1, %thread, 21; @%p1 mov.b32 %d1, %r20;", MULTIPLY, 5, 3),
+}  # fmt: skip
+"""How something of an operand becomes undefined, the product, and which row and column of D are undefined by it."""
+
+
+def stores_but(row: int | None, column: int | None) -> str:
+    """Stores D without the elements of a row and of a column; with both, without the element that they share."""
+    text = "and.b32 %r10, %thread, 31; shr.u32 %r11, %r10, 2; and.b32 %r12, %r10, 3; shl.b32 %r12, %r12, 1;\n"
+    text += "mad.lo.u32 %r11, %r9, 16, %r11;\n"
+    for j, d in enumerate(D):
+        text += f"add.u32 %r13, %r11, {8 * (j // 2)}; add.u32 %r14, %r12, {j % 2};\n"
+        text += f"setp.eq.u32 %p1, %r13, {-1 if row is None else row};\n"
+        text += f"setp.eq.u32 %p2, %r14, {-1 if column is None else column};\n"
+        text += ("and" if row is not None and column is not None else "or") + ".pred %p1, %p1, %p2;\n"
+        text += f"@!%p1 st.global.b32 [%rd2+{512 * j}], {d};\n"
+    return text
+
+
+@pytest.mark.parametrize("accumulation", ["f32", "tensor_core"])
+@pytest.mark.parametrize("what", UNDEFINED)
+def test_undefined_operands_make_rows_and_columns_undefined(what, accumulation):
+    """The next product into the same registers leaves them so; one that starts from zero does not."""
+    body, multiply, row, column = UNDEFINED[what]
+    device = {"accumulation": accumulation, "uninitialised": "poison"}
+    step = FENCE + multiply + FENCE + MULTIPLY + COMMIT + WAIT
+    out = matrix_of(program(ZERO + NOTHING + body + step + stores_but(row, column), **device))
+    expected = (np.ones_like(A) if "registers" in what else A) @ B.T + PRODUCT
+    undefined = np.zeros_like(expected, bool)
+    undefined[slice(None) if row is None else row, slice(None) if column is None else column] = True
+    assert (out == np.where(undefined, 0, expected)).all()
+    with pytest.raises(Fault, match=rf"shared memory byte {1024 + A_BYTES + B_BYTES:#x} is read but was never written"):
+        program(ZERO + NOTHING + body + step + STORE, **device)
+    if "A in" in what or "D" in what:
+        again = MULTIPLY.replace(", 1, 1, 1, 0, 0", ", 0, 1, 1, 0, 0")
+        again = matrix_of(program(ZERO + NOTHING + body + step + FENCE + again + COMMIT + WAIT + STORE, **device))
+        assert (again == PRODUCT).all()
+
+
 def test_early_overwriting_of_operands_is_seen_by_some_schedule():
     clear = "shl.b32 %r3, %thread, 4;\nadd.u32 %r3, %r3, %base;\nmov.b32 %r4, 0;\n"
     clear += "st.shared.v4.b32 [%r3], {%r4, %r4, %r4, %r4};\n"
