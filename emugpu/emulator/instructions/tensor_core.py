@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import loaded_origin
 from emugpu.emulator.instructions.mbarrier import reached
 from emugpu.emulator.instructions.table import (
     Effect,
@@ -154,7 +155,7 @@ def _multiply(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma, operation
     events.report_started(grid.sink, operation)
     if grid.computes:
         warn = partial(_warn, f, site)
-        grid.counters.mma_flops += grid.mma_unit.mma(ctas, what, warn)
+        grid.counters.mma_flops += grid.mma_unit.mma(ctas, what, warn, partial(loaded_origin, f, site))
     for cta in ctas:
         cta.mma_in_flight -= 1
     events.report_finished(grid.sink, operation)

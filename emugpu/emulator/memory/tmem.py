@@ -45,6 +45,13 @@ class PendingWrite(Protocol):
         """Removes it from every tensor memory in which it is registered."""
 
 
+class UndefinedWords(NamedTuple):
+    """Which words of a matrix [M, N] are undefined, and where that comes from, as `machine.poison` has it."""
+
+    words: NDArray[np.bool_]
+    origin: str
+
+
 class TensorMemory:
     """128 lanes x 512 columns of 32 bits. `data[lane, column]` holds the bits, `valid` which words were ever written.
 
@@ -56,6 +63,9 @@ class TensorMemory:
         self.unwritten = unwritten
         self.data = zeroed(4 * LANES * COLUMNS).view(np.uint32).reshape(LANES, COLUMNS)
         self.valid = zeroed(LANES * COLUMNS).view(np.bool_).reshape(LANES, COLUMNS)
+        self._undefined: NDArray[np.bool_] | None = None
+        """The words in which a product has left an undefined result, until they are valid again."""
+        self._origin = ""
         self._flat = self.data.reshape(-1)
         self._flat_valid = self.valid.reshape(-1)
         self.pending: list[PendingWrite] = []
@@ -109,6 +119,8 @@ class TensorMemory:
                 self._allocations[column] = ncols
                 self._smallest_allocation = ncols
                 self.valid[:, column : column + ncols] = False
+                if self._undefined is not None:
+                    self._undefined[:, column : column + ncols] = False
                 self.note_readable()
                 return column
         return None
@@ -186,9 +198,27 @@ class TensorMemory:
             write.flush()
             write.retire()
 
+    # -- undefined results ---------------------------------------------------------------------------
+
+    def undefine(self, lanes: slice, columns: slice, words: NDArray[np.bool_], origin: str) -> None:
+        """Marks results of a product as undefined."""
+        if self._undefined is None:
+            self._undefined = np.zeros((LANES, COLUMNS), np.bool_)
+        self._origin = self._origin or origin
+        self._undefined[lanes, columns] |= words
+        self.valid[lanes, columns] &= ~words
+
+    def is_undefined(self, lanes: slice, columns: slice) -> NDArray[np.bool_]:
+        """Returns which words hold an undefined result of a product."""
+        if self._undefined is None:
+            return np.zeros(self.valid[lanes, columns].shape, np.bool_)
+        return self._undefined[lanes, columns] & ~self.valid[lanes, columns]
+
     def check_accumulator(self, lanes: slice, columns: slice) -> None:
-        """Handles words of a part of D that were never written, as `unwritten` says."""
-        written = self.valid[lanes, columns]
+        """Handles words of a part of D that were never written, as `unwritten` says. A sum with an undefined result is
+        undefined.
+        """
+        written = self.valid[lanes, columns] | self.is_undefined(lanes, columns)
         if not written.all():
             lane, column = (int(x) for x in np.argwhere(~written)[0])
             fault = Fault(
@@ -205,9 +235,11 @@ class TensorMemory:
         self._prepare(place)
         if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
             bad = int(place.flat[~self._flat_valid[place.flat]].min())
+            lane, column = divmod(bad, COLUMNS)
+            is_product = bool(self.is_undefined(slice(lane, lane + 1), slice(column, column + 1)))
             fault = Fault(
-                f"tcgen05.ld {place.shape} reads tensor memory lane {bad // COLUMNS}, column {bad % COLUMNS}"
-                ", which was never written",
+                f"tcgen05.ld {place.shape} reads tensor memory lane {lane}, column {column}, "
+                + (f"a product with {self._origin}" if is_product else "which was never written"),
                 "uninitialised",
             )
             self.unwritten.read(fault, self._flat, self._flat_valid, place.flat)

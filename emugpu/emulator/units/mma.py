@@ -3,12 +3,13 @@
 Operands are read and checked when `MmaUnit.mma` is called. In "f32" accumulation the multiplication is deferred: the K
 slices of one accumulator are collected, and multiplied in one BLAS call as soon as the accumulator is read or used
 differently, or the panel is full. Only the order in which f32 sums are taken can differ. `tensor_kinds` executes at
-once the instructions that cannot be deferred.
+once the instructions that cannot be deferred. A row of A with undefined bits makes a row of D undefined, and a column
+of B a column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.errors import Fault
+from emugpu.emulator.errors import Fault, UndefinedRead
 from emugpu.emulator.memory.descriptors import InstructionDescriptor
-from emugpu.emulator.memory.tmem import TensorMemory
+from emugpu.emulator.memory.tmem import TensorMemory, UndefinedWords
 from emugpu.emulator.units.mma_instruction import Mma, TensorCoreCta, scale_places
 from emugpu.emulator.units.numerics import CANONICAL_NAN_F32
 from emugpu.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, Panels, table
@@ -82,6 +83,30 @@ def _scale_codes(ctas: Sequence[TensorCoreCta], what: Mma, shape: InstructionDes
     return a, b
 
 
+def _stop(fault: Fault) -> str:
+    raise fault
+
+
+def _undefined(
+    ctas: Sequence[TensorCoreCta], what: Mma, a: Operand | None, b: Operand, origin: Callable[[Fault], str]
+) -> list[UndefinedWords]:
+    """Returns the words of D [M, N] that undefined bits of operands in shared memory would decide, CTA by CTA."""
+    shape, found = what.shape(), []
+    for i, cta in enumerate(ctas):
+        for operand, axis in ((a, 0), (b, 1)):
+            if operand is None:
+                continue
+            try:
+                cta.shared.check_chunks(operand.positions, operand)
+            except UndefinedRead as fault:
+                words = np.zeros((shape.m, shape.n), np.bool_)
+                lines = words if axis == 0 else words.T
+                own = slice(i * operand.rows, (i + 1) * operand.rows)
+                lines[own] = operand.undefined_rows(cta.shared.peek_chunks(operand.positions)[1])[:, None]
+                found.append(UndefinedWords(words, origin(fault)))
+    return found
+
+
 class _PendingProduct:
     """K slices of one accumulator that were read but not multiplied yet, and their scale factors.
 
@@ -95,16 +120,24 @@ class _PendingProduct:
         self.blocks, self.first_column, self.end_column = what.layout()
         self.panel = unit.panels.take((PANEL_SLICES, len(members), decoded.positions.size))
         self.scales: list[Codes] = []
+        self.undefined: list[UndefinedWords] = []
         self.count = 0
         self.accumulate = what.accumulate
         for tmem in self.members:
             tmem.pending.append(self)
 
-    def append(self, ctas: Sequence[TensorCoreCta], decoded: DecodedMma, scales: Codes | None) -> None:
+    def append(
+        self,
+        ctas: Sequence[TensorCoreCta],
+        decoded: DecodedMma,
+        scales: Codes | None,
+        undefined: Sequence[UndefinedWords],
+    ) -> None:
         for i, cta in enumerate(ctas):
             cta.shared.chunks.take(decoded.positions, out=self.panel[self.count, i], mode="clip")
         if scales is not None:
             self.scales.append(scales)
+        self.undefined += undefined
         self.count += 1
         if self.count == 1:
             self._note()
@@ -119,6 +152,7 @@ class _PendingProduct:
     def _clear(self) -> None:
         self.count = 0
         self.scales.clear()
+        self.undefined.clear()
         self._note()
 
     def _note(self) -> None:
@@ -150,6 +184,10 @@ class _PendingProduct:
                     tmem.valid[block.lanes, block.columns] = True
                 if np.isnan(target).any():
                     words[np.isnan(target)] = CANONICAL_NAN_F32
+                for one in self.undefined:
+                    tmem.undefine(
+                        block.lanes, block.columns, one.words[i * rows : (i + 1) * rows][block.target], one.origin
+                    )
         self._clear()
         self.accumulate = True
 
@@ -173,21 +211,26 @@ class MmaUnit:
         self.accumulation = accumulation
         self.panels = Panels()
 
-    def mma(self, ctas: Sequence[TensorCoreCta], what: Mma, warn: Warn) -> int:
+    def mma(self, ctas: Sequence[TensorCoreCta], what: Mma, warn: Warn, origin: Callable[[Fault], str] = _stop) -> int:
         """Computes D = A . B (+ D) on one CTA, or on a pair, even rank first. Returns the operations, 2 * M * N * K.
 
         On a pair, A is split by rows, B by columns, and D by rows; every address applies to both CTAs. warn: called
-        with the rule and a message if a rule is broken.
+        with the rule and a message if a rule is broken. origin: returns where undefined bits come from that a read of
+        an operand finds, or raises its fault.
         """
         if len(ctas) != what.cta_group:
             raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
         decoded = decode_mma(what) if self.accumulation == "f32" else None
         scales = _scale_codes(ctas, what, decoded.shape) if decoded is not None and what.vectors else None
         if decoded is None or (what.vectors and scales is None):
-            return multiply(what, ctas, self.accumulation, warn)
-        for cta in ctas:
-            cta.shared.check_chunks(decoded.positions, decoded)
-        self._pending(ctas, what, decoded).append(ctas, decoded, scales)
+            return multiply(what, ctas, self.accumulation, warn, _undefined(ctas, what, *what.operands(), origin))
+        try:
+            for cta in ctas:
+                cta.shared.check_chunks(decoded.positions, decoded)
+            undefined = []
+        except UndefinedRead:
+            undefined = _undefined(ctas, what, decoded.a, decoded.b, origin)
+        self._pending(ctas, what, decoded).append(ctas, decoded, scales, undefined)
         return decoded.flops
 
     def _pending(self, ctas: Sequence[TensorCoreCta], what: Mma, decoded: DecodedMma) -> _PendingProduct:

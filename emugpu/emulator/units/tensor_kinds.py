@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.descriptors import InstructionDescriptor
-from emugpu.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, split_address
+from emugpu.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, UndefinedWords, split_address
 from emugpu.emulator.units import formats, numerics, sums
 from emugpu.emulator.units.mma_instruction import (
     QUADRANT,
@@ -38,8 +38,10 @@ SPARSE_ROWS = 16
 Warn = Callable[[str, str], None]
 
 
-def multiply(what: Mma, ctas: Sequence[TensorCoreCta], accumulation: str, warn: Warn) -> int:
-    """Executes an MMA on one CTA or a pair.
+def multiply(
+    what: Mma, ctas: Sequence[TensorCoreCta], accumulation: str, warn: Warn, undefined: Sequence[UndefinedWords]
+) -> int:
+    """Executes an MMA on one CTA or a pair, whose operands in shared memory make these words of D undefined.
 
     Returns the operations, 2 * M * N * K. warn: called with rule and message.
     """
@@ -74,13 +76,19 @@ def multiply(what: Mma, ctas: Sequence[TensorCoreCta], accumulation: str, warn: 
         share = result[i * rows : (i + 1) * rows]
         for block in blocks:
             written = slice(None) if kept is None else ~kept[i, block.lanes]
+            was_undefined = cta.tmem.is_undefined(block.lanes, block.columns) & what.accumulate
             cta.tmem.data[block.lanes, block.columns][written] = share[block.target][written]
             cta.tmem.valid[block.lanes, block.columns][written] = True
+            cta.tmem.valid[block.lanes, block.columns][written] &= ~was_undefined[written]
+            for one in undefined:
+                words = one.words[i * rows : (i + 1) * rows][block.target].copy()
+                if kept is not None:
+                    words[kept[i, block.lanes]] = False
+                cta.tmem.undefine(block.lanes, block.columns, words, one.origin)
     return what.flops
 
 
 def _fetch(cta: TensorCoreCta, operand: Operand) -> NDArray[Any]:
-    cta.shared.check_chunks(operand.positions, operand)
     return operand.fetched(cta.shared.chunks.take(operand.positions))
 
 

@@ -83,6 +83,39 @@ def mma(unit, pair, d_address, a, b, idesc, accumulate, cta_group, lane_mask=Non
     return unit.mma(pair, what, lambda rule, message: pytest.fail(message))
 
 
+@pytest.mark.parametrize("accumulation", ["f32", "tensor_core"])
+@pytest.mark.parametrize(("a_major", "b_major"), [("K", "MN"), ("MN", "K")])
+@pytest.mark.parametrize(("cta_group", "m", "n"), [(1, 64, 16), (1, 128, 16), (2, 128, 32), (2, 256, 32)])
+def test_undefined_operands_make_rows_and_columns_of_d_undefined(cta_group, m, n, a_major, b_major, accumulation):
+    """Row 3 of the last CTA's A and column 5 of its B. The next product leaves these undefined, a new one does not."""
+    a_tile = Tile(A_BASE, m // cta_group, 16, a_major, "32B")
+    b_tile = Tile(B_BASE, n // cta_group, 16, b_major, "32B")
+    rng = np.random.default_rng(n)
+    a, b = integers(rng, (m, 16)), integers(rng, (n, 16))
+    pair, row, column = new_pair(cta_group), m - m // cta_group + 3, n - n // cta_group + 5
+    put_operands(pair, m, n, a, b, a_tile, b_tile)
+    for tile, line in ((a_tile, 3), (b_tile, 5)):
+        place = tile.base + operand_byte(line, 9, tile.major, tile.swizzle, tile.leading, tile.stride)
+        pair[-1].shared.poison(swizzled(place, tile.swizzle), 2)
+    unit, told = MmaUnit(accumulation), []
+    for accumulate in (False, True):
+        what = (a_tile.descriptor(), False, b_tile.descriptor(), instruction(m, n, a_major=a_major, b_major=b_major))
+        what = Mma("f16", 32, *what, accumulate, cta_group, None)
+        unit.mma(pair, what, pytest.fail, lambda fault: told.append(str(fault)) or "nothing")
+        put_operands(pair, m, n, a, b, a_tile, b_tile)
+    assert len(told) == 2
+    ctas, lanes, columns = places_of_d(m, n, cta_group)
+    for cta in pair:
+        cta.tmem.settle()
+    defined = np.ones((m, n), bool)
+    defined[row] = defined[:, column] = False
+    valid, data = (np.array([getattr(cta.tmem, name) for cta in pair]) for name in ("valid", "data"))
+    assert (valid[ctas, lanes, 32 + columns] == defined).all()
+    assert (data[ctas, lanes, 32 + columns].view(np.float32)[defined] == (2 * a @ b.T)[defined]).all()
+    mma(unit, pair, 32, a_tile.descriptor(), b_tile.descriptor(), what.idesc, False, cta_group)
+    assert (read_d(pair, m, n, column=32).view(np.float32) == a @ b.T).all()
+
+
 @cache
 def places_of_d(m: int, n: int, count: int) -> tuple[np.ndarray, ...]:
     """The CTAs, lanes and columns of the elements of D, row by row."""
