@@ -40,7 +40,7 @@ from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
 from emugpu.check.record import ACQUIRES, RELEASES, SCOPES, WEAK, Record, needed_scope, scope_of
 from emugpu.check.shadow import READ_ONLY, owner, places_of, record_of
-from emugpu.check.signals_for_lanes import Found
+from emugpu.check.signals_for_lanes import Found, joined
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
 from emugpu.emulator.memory.bytes import CHUNK
@@ -295,9 +295,7 @@ class GenericProxy:
                 if acquires and is_own:
                     self._lanes.meet(agent)
                 elif not acquires and meets and released.scope != WEAK:
-                    found = Found(released.clock, rows, needed, agent.lanes, site)
-                    if found not in thread.pending:
-                        thread.pending.append(found)
+                    thread.find(Found(released.clock, rows, needed, agent.lanes, site))
                     thread.heard_own |= is_own
 
     def overwrite(self, stores: Iterable[Access]) -> None:
@@ -464,20 +462,8 @@ def _fence_initialisations(thread: Thread) -> None:
 
 
 def _left_by_fence(scope: int, pending: Iterable[Found]) -> list[Found]:
-    """Returns what is left to a fence of a wider scope, which makes writes visible that a fence has only ordered.
-
-    It joins what the same lanes have found by the same instruction.
-    """
-    left: dict[tuple[int, int, int], Found] = {}
-    for found in pending:
-        if scope < found.needed and found.rows != NARROW:
-            key = found.site.index, found.lanes, found.needed
-            if key in left:
-                clock = left[key].clock.copy()
-                clock.join(found.clock)
-                found = found._replace(clock=clock)
-            left[key] = found
-    return list(left.values())
+    """Returns what is left to a fence of a wider scope, which makes writes visible that a fence has only ordered."""
+    return joined(found for found in pending if scope < found.needed and found.rows != NARROW)
 
 
 def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:

@@ -248,7 +248,7 @@ class TrackedMBarrier:
                     thread.acquire(clock, rows)
                 else:
                     thread.acquire(clock, ONLY_EXECUTION)
-                    thread.pending.append(Found(clock.copy(), rows, needed, agent.lanes, site))
+                    thread.find(Found(clock.copy(), rows, needed, agent.lanes, site))
             for tensor in fenced[: scope + 1]:
                 if len(tensor):
                     publish(thread.own_clock(), tensor)

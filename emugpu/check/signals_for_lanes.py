@@ -114,6 +114,19 @@ class Found(NamedTuple):
     site: Site
 
 
+def joined(pending: Iterable[Found]) -> list[Found]:
+    """Joins what the same lanes have found by the same instruction."""
+    found: dict[tuple[int, int, int, int], Found] = {}
+    for one in pending:
+        key = one.site.index, one.lanes, one.needed, one.rows.stop
+        if key in found:
+            clock = found[key].clock.copy()
+            clock.join(one.clock)
+            one = one._replace(clock=clock)
+        found[key] = one
+    return list(found.values())
+
+
 class Part(NamedTuple):
     """A part of a warp that joins others. ``heard`` is the last instruction by which it learned something, if any."""
 

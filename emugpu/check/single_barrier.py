@@ -34,7 +34,7 @@ from emugpu.check.model import SHARED_BYTES, Model
 from emugpu.check.pending import Earlier
 from emugpu.check.record import SCOPES, WEAK, scope_of
 from emugpu.check.shadow import READ_ONLY, owner
-from emugpu.check.threads import Moment, TrackedCta
+from emugpu.check.threads import UNMET_KEPT, Moment, TrackedCta
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
@@ -46,6 +46,10 @@ FEWEST = 32
 """A CTA resumes for at least this many entries of the trace, because resuming takes time, too."""
 KEPT = 1 << 20
 """With more trace entries than this, those that no finding can name any more are deleted."""
+
+
+Interval = tuple[int, int, int]
+"""A warp's time, a part of the trace, and how often lanes of the warp had met in it (`bar.warp.sync`)."""
 
 
 class _SingleBarrierCta:
@@ -74,21 +78,24 @@ class _SingleBarrierCta:
         """The times at which each warp has arrived at that generation and at later ones."""
         self.times: dict[int, int] = {}
         """The times of the warps where the kept trace begins, if all of them have left the barrier before it."""
-        self._moments: dict[tuple[int, int], Moment] = {}
+        self.unmet: dict[int, dict[Interval, int]] = {}
+        """By warp: when it has accessed global memory, and which lanes, if not all of them have met since."""
+        self._moments: dict[tuple[int, Interval], Moment] = {}
 
-    def moment(self, warp: int, time: int) -> Moment:
-        """Returns the moment of a warp at a time of its own.
+    def moment(self, warp: int, time: int, part: int = -1, met: int = 0) -> Moment:
+        """Returns the moment of a warp at a time of its own. Its lanes had met so often before in a part of the trace;
+        no part means that their meetings do not matter.
 
         The warp knows all that the others had done before they arrived at the barrier that it left last.
         """
-        found = self._moments.get((warp, time))
+        found = self._moments.get((warp, (time, part, met)))
         if found is None:
             epoch = bisect_left(self.arrivals[warp], time)
             clock = self._base.copy()
             if epoch:
                 clock.rows[OWN[:, None], self.own] = [times[epoch - 1] for times in self.arrivals]
             clock.rows[OWN, self.own[warp]] = time
-            found = self._moments[warp, time] = Moment(clock, self.own[warp], time)
+            found = self._moments[warp, (time, part, met)] = Moment(clock, self.own[warp], time)
         return found
 
     def arrived(self, warp: int) -> int:
@@ -324,7 +331,7 @@ class SingleBarrierCtas:
 
     def _take_global(self, now: int, batch: Batch, which: Numbers) -> None:
         """Handles accesses to global memory of part ``now``; each allocation knows whether they can be out of order."""
-        part = batch.select(which)
+        part, met = batch.select(which), _meetings(batch.entries)[which]
         chunks, counts = batch.chunks_of(which)
         entries = part.entries
         stores, scopes = entries["flags"] & Traced.STORE != 0, self._scopes[entries["site"]]
@@ -333,7 +340,7 @@ class SingleBarrierCtas:
         flags = self._model.flags
         ctas = {warp: self._of(warp) for warp in np.unique(entries["warp"]).tolist()}
         for k in np.flatnonzero(scopes != WEAK).tolist() if flags.has_room else ():
-            make = partial(self._accesses, ctas, now, part, [k], [int(which[k])])
+            make = partial(self._accesses, ctas, now, part, [k], [int(which[k])], [int(met[k])])
             flags.later((now, int(which[k])), int(entries["lanes"][k]).bit_count(), make)
         flags.reached = (now, -1)
         owners = self._owners[entries["warp"]]
@@ -348,7 +355,8 @@ class SingleBarrierCtas:
         for base in np.unique(bases).tolist():
             mine = bases == base
             of_base = np.repeat(mine, counts)
-            accesses = self._accesses(ctas, now, part, np.flatnonzero(mine).tolist(), which[mine].tolist())
+            numbers = np.flatnonzero(mine).tolist(), which[mine].tolist(), met[mine].tolist()
+            accesses = self._accesses(ctas, now, part, *numbers)
             touched = chunks[of_base] & (WHOLE_CHUNK - 1)
             if self._model.footprint is not None:
                 is_whole, are = chunks[of_base] >= WHOLE_CHUNK, np.repeat(kinds, counts)[of_base]
@@ -385,14 +393,15 @@ class SingleBarrierCtas:
         return found
 
     def _accesses(
-        self, ctas: dict[int, _SingleBarrierCta], now: int, part: Batch, which: list[int], at: list[int]
+        self, ctas: dict[int, _SingleBarrierCta], now: int, part: Batch, which: list[int], at: list[int], met: list[int]
     ) -> Iterator[tuple[Access, Moment]]:
-        """Yields accesses, each with its moment; ``at`` are their entries in part ``now`` of the trace. A caller may
-        ask for them long after the CTAs, by the numbers of their warps, have ended or begun anew.
+        """Yields accesses, each with its moment; ``at`` are their entries in part ``now`` of the trace, before which
+        lanes of their warps had ``met`` so often in it. A caller may ask for them long after the CTAs, by the numbers
+        of their warps, have ended or begun anew.
         """
-        for k, entry in zip(which, at, strict=True):
+        for k, entry, meetings in zip(which, at, met, strict=True):
             warp, time = int(part.entries["warp"][k]), int(part.entries["number"][k])
-            moment = self._moment(ctas[warp], warp, time)
+            moment = ctas[warp].moment(self._filter.index_of(warp), time, now, meetings)
             self._model.flags.reach((now, entry))
             for event in part.accesses(k):
                 yield event, moment
@@ -428,6 +437,7 @@ class SingleBarrierCtas:
             self._bring_up(cluster, one, one.site)
         for index, time in one.times.items():
             self._model.threads.cta(cluster, 0).warps[index].parts[0].become(one.moment(index, time))
+        self._hand_over_unmet(cluster, one)
         for number, part, at in self._kept(one, cluster):
             if stopped_at is not None and part is self._parts[-1]:
                 at, rest = at[at < stopped_at], at[at >= stopped_at]
@@ -445,14 +455,45 @@ class SingleBarrierCtas:
         is_taken = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
         is_taken &= ~self._is_since_split(number, entries["warp"], at)
         self._pass_on(batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
-        for warp, accesses in _unmet(entries, is_taken).items():
-            index = self._filter.index_of(warp)
+        self._note_unmet(one, number, batch, at, is_taken)
+        self._hand_over_unmet(cluster, one)
+
+    def _note_unmet(
+        self, one: _SingleBarrierCta, number: int, batch: Batch, at: NDArray[np.int64], taken: NDArray[np.bool_]
+    ) -> None:
+        """Notes the accesses to global memory among entries of a part, and the meetings of lanes after them.
+
+        A meeting counts for the lanes in its member mask, and a barrier for all.
+        """
+        entries, met = batch.entries[at], _meetings(batch.entries)[at]
+        for warp in np.unique(entries["warp"]).tolist():
+            mine = np.flatnonzero(entries["warp"] == warp)
+            kinds, lanes = entries["kind"][mine], entries["lanes"][mine]
+            meets = np.flatnonzero((kinds == TraceEvent.SYNCED) | (kinds == TraceEvent.LEFT))
+            members = np.where(kinds == TraceEvent.LEFT, FULL_MASK, entries["value"][mine])[meets]
+            unmet = one.unmet.setdefault(self._filter.index_of(warp), {})
+            accesses = taken[mine]
+            for those in np.unique(members).tolist():
+                last = int(meets[members == those][-1])
+                accesses[:last] &= lanes[:last] & ~np.uint32(those) != 0
+                for interval in [interval for interval, of in unmet.items() if not of & ~those]:
+                    del unmet[interval]
+            times = entries["number"][mine[accesses]].tolist()
+            for time, meetings, of in zip(times, met[mine[accesses]].tolist(), lanes[accesses].tolist(), strict=True):
+                unmet[time, number, meetings] = unmet.get((time, number, meetings), 0) | of
+            for interval in [*unmet][:-UNMET_KEPT]:
+                del unmet[interval]
+
+    def _hand_over_unmet(self, cluster: int, one: _SingleBarrierCta) -> None:
+        """Hands what lanes have done since they met over to their threads."""
+        for index, unmet in one.unmet.items():
             for thread in self._model.threads.cta(cluster, 0).warps[index].parts:
-                for time, lanes in accesses:
-                    moment = one.moment(index, time)
+                for interval, lanes in unmet.items():
+                    moment = one.moment(index, *interval)
                     moment.lanes |= lanes
                     if moment not in thread.unmet:
                         thread.unmet.append(moment)
+        one.unmet = {}
 
     def _kept(self, one: _SingleBarrierCta, cluster: int) -> Iterator[tuple[int, _Part, Numbers]]:
         """Yields the kept parts of a CTA's trace: the number, the part, and the CTA's entries in it."""
@@ -500,6 +541,10 @@ class SingleBarrierCtas:
         if since is None and self._filter.left(one.filtered) == arrived == [one.since] * len(arrived):
             if any(one.fences):
                 return False  # a later flag releases what came before them, and only the trace says what that is
+            for number, part, at in self._kept(one, cluster):
+                entries = part.batch.entries[at]
+                is_global = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
+                self._note_unmet(one, number, part.batch, at, is_global)
             one.part, one.entry, one.times = self._now, -1, self._filter.times(one.filtered)
             return True
         return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)
@@ -552,18 +597,11 @@ def _is_asynchronous(site: Site) -> bool:
     return site.opcode in opcodes or "async" in site.modifiers
 
 
-def _unmet(entries: NDArray[Any], taken: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
-    """Returns the accesses to global memory among some entries, as times and lanes by warp.
-
-    Those of a warp before its lanes met for the last time are left out.
-    """
-    meets = (entries["kind"] == TraceEvent.SYNCED) | (entries["kind"] == TraceEvent.LEFT)
-    found = {}
-    for warp in np.unique(entries["warp"][taken]).tolist():
+def _meetings(entries: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns how often lanes of an entry's warp have met before it in this part of the trace."""
+    is_meeting = entries["kind"] == TraceEvent.SYNCED
+    found = np.zeros(len(entries), np.int64)
+    for warp in np.unique(entries["warp"][is_meeting]).tolist():
         mine = entries["warp"] == warp
-        met = np.flatnonzero(mine & meets)
-        at = np.flatnonzero(mine & taken)
-        at = at[at > met[-1]] if len(met) else at
-        times_and_lanes = set(zip(entries["number"][at].tolist(), entries["lanes"][at].tolist(), strict=True))
-        found[warp] = sorted(times_and_lanes)
+        found[mine] = np.cumsum(is_meeting[mine])
     return found

@@ -27,12 +27,14 @@ from emugpu.check.clocks import (
 )
 from emugpu.check.history import Observer
 from emugpu.check.record import Record
-from emugpu.check.signals_for_lanes import Behind, Found, LaneRelease, Part, latecomers
+from emugpu.check.signals_for_lanes import Behind, Found, LaneRelease, Part, joined, latecomers
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
 
 UNMET_KEPT = 64
 """Of what a warp has done since its lanes met, the checker follows this many moments for signal-for-lanes."""
+PENDING_KEPT = 256
+"""What relaxed reads have found is joined by instruction and lanes when it is more than this."""
 MEETINGS_KEPT = 64
 """After this many meetings of some lanes only, all lanes count as met."""
 COMPONENTS_OF_WARP = 2
@@ -258,6 +260,13 @@ class Thread:
             behind.append(Behind(rest, self.peek(), site, silent))
         learn(self.own_clock())
         self.behind = tuple(one for one in behind if one.lanes and one.clock.lacks(self.clock))
+
+    def find(self, found: Found) -> None:
+        """Keeps what a relaxed read or wait has found for the next fences."""
+        if found not in self.pending:
+            self.pending.append(found)
+            if len(self.pending) > PENDING_KEPT:
+                self.pending = joined(self.pending)
 
     def may_follow(self, who: int, time: int) -> None:
         """Marks a tcgen05 operation of the thread as known to be over."""

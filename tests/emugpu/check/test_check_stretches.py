@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,9 +11,12 @@ import pytest
 from native_engine import library
 from ptx_programs import WORDS, module_of, source
 
-from emugpu.check import Checker, single_barrier
+from emugpu.check import Checker, clocks, generic, single_barrier
+from emugpu.check.clocks import Clock, Components
 from emugpu.check.generic import GenericProxy
 from emugpu.check.shadow import ShadowMemory
+from emugpu.check.signals_for_lanes import Found
+from emugpu.check.threads import Thread
 from emugpu.emulator import Device
 from emugpu.emulator.native import trace
 
@@ -127,10 +131,22 @@ add.u32 %r10, %r10, 1;
 setp.lt.u32 %p6, %r10, 100;
 @%p6 bra MORE;
 """
-LONG_LOOPS = {
+LONG_LOOPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "one lane stores": (LONG.replace("STORE", STORE), ()),
     "all lanes store": (LONG.replace("STORE", STORE.replace("p2", "p5")), ("signal-for-lanes",)),
     "it stores once more": (LONG.replace("STORE", STORE) + STORE, ("race-global",)),
+    "all lanes store, and only load from then on": (
+        STORE.replace("p2", "p5") + LONG.replace("STORE", "").replace(FENCE, "") + FENCE,
+        ("signal-for-lanes",),
+    ),
+    "all lanes store and meet, and only load from then on": (
+        STORE.replace("p2", "p5") + "bar.warp.sync -1;\n" + LONG.replace("STORE", "").replace(FENCE, "") + FENCE,
+        (),
+    ),
+    "all lanes store and meet, and load once": (
+        STORE.replace("p2", "p5") + "bar.warp.sync -1;\nld.global.u32 %r7, [%rd1];\n" + FENCE,
+        (),
+    ),
 }
 
 
@@ -148,6 +164,19 @@ def test_a_long_loop_of_fences_without_a_barrier_is_not_forgotten(monkeypatch, n
         found.append({(f.rule, f.severity, f.first.line, f.second.line) for f in checker.report().findings})
     assert found[0] == found[1]
     assert {rule for rule, *_ in found[0]} == set(rules)
+
+
+def test_what_relaxed_reads_find_is_joined():
+    """A thread that polls ever new flags and never fences keeps little, and its next fence acquires all of it."""
+    space, site = Components(0, 512), SimpleNamespace(index=3)
+    thread = Thread(space.new(0), Clock(space), np.zeros(512, np.int32), 0, 1)
+    for who in range(1, 500):
+        clock = Clock(space)
+        clock.set(who, 7)
+        thread.find(Found(clock, clocks.ALL, 2, 1 + who % 2, site))
+    assert len(thread.pending) < 300
+    generic._fence_threads(thread, 2, ())
+    assert (thread.clock.rows[clocks.ORDER, 1:500:2] == 7).all(), "what its own lane has found"
 
 
 def test_of_the_fences_of_a_long_loop_few_are_kept(monkeypatch):
