@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from emugpu.emulator.errors import Fault
@@ -292,4 +294,10 @@ class CountingBarrier:
         return self.name
 
     def state(self) -> str:
-        return f"{self.arrived} of {self.needed} threads have arrived"
+        text = f"{self.arrived} of {self.needed} threads have arrived"
+        for warp, parts in self.gathering.items():
+            lanes = reduce(or_, (part.lanes for part in parts))
+            text += (
+                f"; lanes 0x{lanes:08x} of warp {warp} are here, but the warp counts only when its others come or exit"
+            )
+        return text
