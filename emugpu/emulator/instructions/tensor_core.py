@@ -77,6 +77,12 @@ def mma(
     ctas = f.cta.pair if form.group == 2 else (f.cta,)
     for lane in f.lanes:
         idesc, vectors = lane_value(descriptor, lane), form.vectors
+        if form.kind == "mxf4nvf4" and form.vectors == 2 and not idesc & UE8M0:
+            raise Fault(
+                f"{form.kind} instruction descriptor {idesc:#x}: scale factors of type ue4m3 (bit 23 is 0) are for 16 "
+                "elements each (.block16); with .block32 they must be ue8m0",
+                "descriptor",
+            )
         if idesc & K96 and form.kind in ("mxf4", "mxf4nvf4"):
             vectors += vectors // 2
             if grid.architecture != "sm_103":
@@ -165,6 +171,8 @@ def _warn(f: Fragment, site: Site, rule: str, message: str) -> None:
     f.grid.findings.warn(rule, site, message)
 
 
+UE8M0 = 1 << 23
+"""The bit of the instruction descriptor that says that scale factors are of type ue8m0 (PTX ISA 9.7.16.4.2)."""
 _KINDS = ("f16", "tf32", "f8f6f4", "i8", *SCALED)
 _COLLECTORS = tuple(f"collector::a::{what}" for what in ("fill", "use", "lastuse", "discard"))
 _WS_COLLECTORS = tuple(f"collector::b{n}::{what}" for n in range(4) for what in ("fill", "use", "lastuse", "discard"))

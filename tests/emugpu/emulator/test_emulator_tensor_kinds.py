@@ -294,6 +294,7 @@ def test_copies_from_shared_to_tensor_memory(shape, rows, width, quadrants):
         ({"kind": "mxf4nvf4", "a_id": 1}, "scale factor id 1 must be a multiple of 4"),
         ({"kind": "mxf4", "scale": "ue4m3"}, "exist in mxf4nvf4 only"),
         ({"kind": "mxf8f6f4", "m": 64}, "M = 64 must be one of"),
+        ({"kind": "mxf4nvf4", "size": ".block32"}, "with .block32 they must be ue8m0"),
     ],
 )
 def test_descriptors_that_a_kind_does_not_have(change, message):
@@ -301,7 +302,7 @@ def test_descriptors_that_a_kind_does_not_have(change, message):
     element = "e4m3" if kind == "mxf8f6f4" else "e2m1"
     scale = change.get("scale", "ue4m3" if kind == "mxf4nvf4" else "ue8m0")
     what = instruction_descriptor(kind, change.get("m", 128), element, element, scale=scale, a_id=change.get("a_id", 0))
-    size = ".block16" if kind == "mxf4nvf4" else ""
+    size = change.get("size", ".block16" if kind == "mxf4nvf4" else "")
     mma = f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{size} [%r10], %rd4, %rd5, {what}, [%r20], [%r21], %p4;"
     factors = scale_rows(np.ones((128, 4)), DTYPES[scale])
     zeros = np.zeros((128, 32), np.uint8)
