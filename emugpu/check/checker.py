@@ -168,6 +168,7 @@ class _CheckedLaunch:
             self._operations.flush()
             for memory in self.model.shared.values():
                 memory.settle()
+            self.model.of_lanes.decide()
             self.model.unused.end()
 
     def _cta_started(self, event: events.CtaStarted) -> None:

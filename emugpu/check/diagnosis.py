@@ -54,7 +54,7 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     """Diagnoses unordered accesses to shared or global memory."""
     old, new = conflict.old, conflict.new
     if observer.follows(old):
-        behind = observer.waits_for_lanes(old, new)
+        behind = observer.waits_for_lanes(old, new, new.agent.lanes)
         return _not_passed_on(old, new) if behind is None else _not_heard(old, new, behind)
     if old.writes and new.writes:
         return _two_writes(old, new, space)

@@ -25,6 +25,7 @@ from emugpu.check.clocks import ORDER, OVER, VISIBLE, Clock, Components, Rows, c
 from emugpu.check.record import WEAK, Record
 from emugpu.check.same_values import are_alike, has_one_value, repeats
 from emugpu.check.signals_for_lanes import Behind
+from emugpu.emulator.machine.lanes import FULL_MASK
 
 GENERIC = ("generic", "cp.async", "st.async")
 """Kinds of accesses through the generic proxy, with non-bulk cp.async (PTX ISA 9.7.9.25.1) and st.async (9.7.9.12)."""
@@ -73,22 +74,26 @@ class Observer:
             return False
         return column(self.tensor, record.who) >= record.time
 
-    def waits_for_lanes(self, earlier: Record, access: Record) -> Behind | None:
-        """Returns the lanes of an access that do not know of an earlier one, which others of their warp know of."""
+    def waits_for_lanes(self, earlier: Record, access: Record, lanes: int) -> Behind | None:
+        """Returns those of some lanes of an access that do not know of an earlier one, which others of their warp know
+        of.
+        """
         if access.kind != "generic" or earlier.kind not in WAITED_FOR:
             return None
         if earlier.kind == "generic" and earlier.agent[:3] == access.agent[:3]:
             return None
         for one in self.behind:
             knows = one.clock.knows(earlier.space, earlier.who, earlier.time)
-            if one.lanes & access.agent.lanes and not knows and not one.have_met(access.site):
+            if one.lanes & lanes and not knows and not one.have_met(access.site):
                 return one
         return None
 
-    def hears_of(self, earlier: Record, access: Record) -> bool:
-        """Returns whether what orders an earlier access before this one stands for all lanes of both."""
-        is_passed_on = earlier.is_passed_on(self.clock, access.agent)
-        return is_passed_on and not (self.behind and self.waits_for_lanes(earlier, access))
+    def hears_of(
+        self, earlier: Record, access: Record, lanes_of_earlier: int = FULL_MASK, lanes: int = FULL_MASK
+    ) -> bool:
+        """Returns whether what orders an earlier access before this one stands for these lanes of both."""
+        is_passed_on = earlier.is_passed_on(self.clock, access.agent, earlier.agent.lanes & lanes_of_earlier)
+        return is_passed_on and not (self.behind and self.waits_for_lanes(earlier, access, access.agent.lanes & lanes))
 
     def sees(self, record: Record) -> bool:
         """Returns whether the recorded access happened before and its write is visible to the generic proxy."""

@@ -17,6 +17,7 @@ from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.flags import Flags
 from emugpu.check.footprint import Footprint, kind_of
 from emugpu.check.history import Conflict, Observer
+from emugpu.check.lane_findings import LaneFindings
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks, Known
 from emugpu.check.record import ACQUIRES, RELEASES, WEAK, Record
@@ -62,7 +63,7 @@ class Model:
     ) -> None:
         self.names = names
         self._sites, self._silent = sites, silent_meetings(sites)
-        self.unused = UnusedLoads(values, len(sites))
+        self.unused, self.of_lanes = UnusedLoads(values, len(sites)), LaneFindings()
         self.footprint = footprint
         """What the launch touches of global memory, if somebody wants to know."""
         self.defers = True
@@ -258,8 +259,10 @@ class Model:
             if verdict.rule == "wait-for-lanes" and conflict.new.site.index in self._dropped_loads:
                 continue
             where = self._bytes(space, place, nbytes, holder)
-            tell = partial(self.blame, verdict, conflict.old, conflict.new, where, who.clock)
-            if not self.unused.holds(conflict, verdict.rule, tell):
+            tell = partial(self._blame_used, conflict, verdict, where, who.clock)
+            if self.defers and verdict.rule in ("signal-for-lanes", "wait-for-lanes"):
+                self.of_lanes.hold(conflict.old, conflict.new, who, tell)
+            else:
                 tell()
         for first, second in ordered:
             found = diagnosis.ordered(first, second, who, space, holder)
@@ -270,6 +273,12 @@ class Model:
                 )
                 if not is_held:
                     tell()
+
+    def _blame_used(self, conflict: Conflict, verdict: Diagnosis, where: str, known: Clock) -> None:
+        """Reports a conflict, as soon as a value that it concerns is used."""
+        tell = partial(self.blame, verdict, conflict.old, conflict.new, where, known)
+        if not self.unused.holds(conflict, verdict.rule, tell):
+            tell()
 
     def _judge_tensor(
         self,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from emugpu.check.clocks import Clock, Components, Rows, column
 from emugpu.check.signals_for_lanes import LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.machine.lanes import lanes_of
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 ACQUIRES = ("acquire", "acq_rel", "sc")
@@ -82,14 +83,28 @@ class Record:
         who, time = other.issue
         return column(self.order, who) >= time
 
-    def is_passed_on(self, clock: Clock, agent: Agent) -> bool:
-        """Returns whether releases that a clock knows stand for all lanes of the access.
+    def is_passed_on(self, clock: Clock, agent: Agent, lanes: int) -> bool:
+        """Returns whether releases that a clock knows stand for these lanes of the access.
 
         The lanes of one warp are taken to follow one another.
         """
         if not self.released or self.agent[:3] == agent[:3]:
             return True
-        return are_passed_on(self.agent.lanes, self.site, self.released, self.space, clock)
+        return are_passed_on(lanes, self.site, self.released, self.space, clock)
+
+    def lanes_at(self, other: Record) -> int:
+        """Returns the lanes that access bytes of another record, or all of them if that is not known."""
+        if self.touched is None or other.touched is None:
+            return self.agent.lanes
+        bytes_of_other = np.concatenate([bytes_at(*touched) for touched in other.touched])
+        found, bits = 0, 1 << lanes_of(self.agent.lanes)[1]
+        for where, nbytes in self.touched:
+            is_theirs: NDArray[np.bool_] = np.isin(bytes_at(where, nbytes), bytes_of_other).reshape(-1, nbytes)
+            is_theirs = np.logical_or.reduce(is_theirs, axis=1)
+            if len(is_theirs) not in (1, len(bits)):
+                return self.agent.lanes
+            found |= int(bits[np.broadcast_to(is_theirs, len(bits))].sum())
+        return found
 
     def agrees(self, other: Record) -> bool:
         """Returns whether both are strong, each in a scope that includes the other agent, and so do not race."""
@@ -100,6 +115,11 @@ class Record:
     def is_atomic(self) -> bool:
         """Whether a thread reads the earlier value and writes the new one in one step."""
         return self.kind == "generic" and self.site.opcode in ATOMICS
+
+
+def bytes_at(where: int | NDArray[np.integer], nbytes: int) -> NDArray[np.int64]:
+    """Returns the places of all bytes, so many from each of the places on."""
+    return (np.atleast_1d(np.asarray(where, np.int64))[:, None] + np.arange(nbytes)).ravel()
 
 
 def scope_of(site: Site) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.history import Conflict
-from emugpu.check.record import WEAK, Record
+from emugpu.check.record import WEAK, Record, bytes_at
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK, lanes_of
 from emugpu.emulator.native.layout import Traced, TraceEvent
@@ -49,7 +49,7 @@ class _Pair(NamedTuple):
             return [FULL_MASK] * elements
         if read.touched is None or write.touched is None:
             return [read.agent.lanes] * elements
-        written = np.unique(np.concatenate([_bytes_at(*touched) for touched in write.touched]))
+        written = np.unique(np.concatenate([bytes_at(*touched) for touched in write.touched]))
         found, bits = [0] * elements, 1 << lanes_of(read.agent.lanes)[1]
         for where, nbytes in read.touched:
             size = nbytes // elements
@@ -174,7 +174,3 @@ class UnusedLoads:
                 for one in self._held[warp].values():
                     one.tell()
         self._held = {}
-
-
-def _bytes_at(where: int | NDArray[np.integer], nbytes: int) -> NDArray[np.int64]:
-    return (np.atleast_1d(np.asarray(where, np.int64))[:, None] + np.arange(nbytes)).ravel()

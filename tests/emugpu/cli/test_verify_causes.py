@@ -365,6 +365,24 @@ CASES = {
         buffers='x = { dtype = "u32", shape = 64, init = "index" }\n',
         parameters=("u64 x",),
     ),
+    "lane 0 hands over the word of another lane": Case(
+        """
+        ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; add.s64 %rd4, %rd2, %rd9; setp.ne.u32 %p1, %r0, 0;
+        setp.eq.u32 %p0, %r22, 1; @%p0 bra TAKE;
+        st.global.b32 [%rd4], 7; @%p1 exit; st.release.gpu.global.b32 [%rd3], 1; exit;
+        TAKE: @%p1 exit; SPIN: ld.acquire.gpu.global.b32 %r5, [%rd3]; setp.eq.u32 %p2, %r5, 0; @%p2 bra SPIN;
+        ld.global.b32 %r1, [%rd2+FAULT]; st.global.b32 [%rd0], %r1; ret;
+        """,
+        "0",
+        "20",
+        ("error signal-for-lanes: 'part' + 20 (4 bytes): lane 0 signals in line ", "no bar.warp.sync between line "),
+        expected="7",
+        size=1,
+        grid=2,
+        block=32,
+        buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
+        parameters=("u64 part", "u64 flag"),
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",
