@@ -201,6 +201,8 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             return _not_visible(first, second, space)
         if second.kind in ASYNC and not knows(row):
             return _no_proxy_fence(first, second, space)
+    elif first.writes and "reduce" in second.site.modifiers and second.kind in ASYNC and not knows(row):
+        return _no_proxy_fence(first, second, space)  # a reduction reads what it replaces
     elif first.writes and second.kind in ASYNC and not knows(row):
         return Diagnosis(
             "proxy-overwrite", "warning",

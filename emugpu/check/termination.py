@@ -100,6 +100,8 @@ def _note_fault(model: Model, error: Fault) -> None:
         rule = "peer-exited" if "already exited" in text else "mask"
     elif error.rule == "exit" and "tensor memory" in text:
         rule = "tmem-alloc-order"
+    if rule == "peer-exited":
+        _note_phases_too_short(model)
     if not rule or model.findings.has(rule) or (rule == "memory" and model.findings.report().errors):
         return
     lines = text.split("\n")
@@ -115,6 +117,19 @@ def _note_fault(model: Model, error: Fault) -> None:
     site = Site(-1, int(head[1]), head[2].split(";")[0] + ";", "", (), "", "", "")
     agent = Agent(0, int(who[1]), int(who[2]), 0)
     model.say(rule, "error", message, (site, agent), fix=RULES[error.rule].fix)
+
+
+def _note_phases_too_short(model: Model) -> None:
+    """Reports mbarriers that expect no more bytes while operations that signal them are in flight."""
+    for (_, rank, offset), barrier in model.barriers.items():
+        if barrier.coming and barrier.bytes <= 0 and barrier.last_expect is not None:
+            model.say(
+                "bytes", "error",
+                f"phase {barrier.phase - 1} of {model.names.shared(offset, rank)} ends before all bytes that signal it "
+                "have landed",
+                barrier.last_expect,
+                fix="expect_tx with the bytes of all copies that signal this barrier in a phase",
+            )  # fmt: skip
 
 
 def _note_deadlock(model: Model, error: Deadlock, waiting: dict[Agent, Suspended]) -> None:

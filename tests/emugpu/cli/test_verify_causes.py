@@ -54,6 +54,7 @@ class Case:
     expected: str = "arange(64)"
     size: int = 64
     grid: int = 1
+    cluster: int = 1
     block: int = 64
     buffers: str = ""
     parameters: tuple[str, ...] = ()
@@ -383,6 +384,40 @@ CASES = {
         buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
         parameters=("u64 part", "u64 flag"),
     ),
+    "a bulk reduction into what threads have stored": Case(
+        """
+        ld.param.u64 %rd2, [part]; add.s64 %rd4, %rd2, %rd9; setp.ne.u32 %p1, %r0, 0;
+        st.shared.b32 [%r3], %r0; st.global.b32 [%rd4], 0; FAULT bar.sync 0; @%p1 bra OVER;
+        cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd2], [%r4], 256;
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+        OVER: bar.sync 0; ld.global.b32 %r1, [%rd4];
+        """
+        + OUT,
+        "fence.proxy.async;",
+        "fence.proxy.async.shared::cta;",
+        ("error proxy-global: 'part' + 0 ", "the bulk store reads through the async proxy what", "cp.reduce"),
+        buffers='part = { dtype = "u32", shape = 64, init = "zeros" }\n',
+        parameters=("u64 part",),
+    ),
+    "a phase that ends before the st.async of the other CTA have landed": Case(
+        """
+        mov.u32 %r23, %cluster_ctarank; setp.eq.u32 %p0, %r23, 0; setp.eq.u32 %p1, %r0, 0; add.u32 %r5, %r4, 2048;
+        @%p1 mbarrier.init.shared.b64 [%r5], 1; @%p1 fence.mbarrier_init.release.cluster;
+        barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; @!%p0 bra SENDS;
+        @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r5], FAULT;
+        W: mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0; @!%p3 bra W; ld.shared.b32 %r1, [%r3];
+        """
+        + OUT
+        + """
+        SENDS: mapa.shared::cluster.u32 %r11, %r3, 0; mapa.shared::cluster.u32 %r8, %r5, 0;
+        st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r11], %r0, [%r8]; ret;
+        """,
+        "256",
+        "128",
+        ("error bytes: ", "of CTA 0"),
+        grid=2,
+        cluster=2,
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",
@@ -428,8 +463,8 @@ def verify(case: Case, fault: str, folder: Path, schedules: int = 8) -> tuple[in
     (folder / "kernel.ptx").write_text(source(body, WORDS, parameters=list(case.parameters)))
     (folder / "launch.toml").write_text(
         f'ptx = "kernel.ptx"\nexpect.out = "{case.expected}"\n'
-        f"launch = {{ grid = {case.grid}, block = {case.block}, arguments = [{arguments}] }}\n"
-        f'[buffers]\nout = {{ dtype = "u32", shape = {case.size}, init = "uninitialised" }}\n{case.buffers}'
+        f"launch = {{ grid = {case.grid}, cluster = {case.cluster}, block = {case.block}, arguments = [{arguments}] }}"
+        f'\n[buffers]\nout = {{ dtype = "u32", shape = {case.size}, init = "uninitialised" }}\n{case.buffers}'
     )
     words = ["verify", str(folder / "launch.toml"), "--schedules", str(schedules)]
     done = CliRunner().invoke(main, words, env={"COLUMNS": "10000"})
