@@ -7,7 +7,7 @@ from typing import NamedTuple
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, Clock, column
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer
-from emugpu.check.record import Record
+from emugpu.check.record import SCOPES, WEAK, Record, element_size, needed_scope
 from emugpu.check.same_values import are_alike
 from emugpu.check.signals_for_lanes import Behind
 
@@ -56,6 +56,8 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     if observer.follows(old):
         behind = observer.waits_for_lanes(old, new, new.agent.lanes)
         return _not_passed_on(old, new) if behind is None else _not_heard(old, new, behind)
+    if old.scope != WEAK != new.scope and not old.agrees(new):
+        return _strong_alone(old, new, space)
     if old.writes and new.writes:
         return _two_writes(old, new, space)
     read, write = (new, old) if old.writes else (old, new)
@@ -99,6 +101,27 @@ def _not_heard(old: Record, new: Record, behind: Behind) -> Diagnosis:
         f"line {line}, and nothing makes these wait for them",
         f"no bar.warp.sync between line {line} and line {new.site.line}",
         f"bar.warp.sync -1 (__syncwarp) after line {line}, or a wait by each lane",
+    )  # fmt: skip
+
+
+def _strong_alone(old: Record, new: Record, space: str) -> Diagnosis:
+    """Diagnoses two strong accesses that are not morally strong relative to each other (PTX ISA 8.6)."""
+    swap = new.site.line < old.site.line
+    what = f"{_name(old)} and {_name(new)} of one place race, although both are strong"
+    if old.differs_in_size(new):
+        sizes = " and ".join(str(8 * element_size(one.site)) for one in (old, new))
+        return Diagnosis(
+            f"race-{space}", "error", what, f"they must overlap completely, but have elements of {sizes} bits",
+            "accesses of one size", swap,
+        )  # fmt: skip
+    narrow = min((old, new), key=lambda one: one.scope)
+    names = {number: name for name, number in SCOPES.items()}
+    wide = names[needed_scope(old.agent, new.agent)]
+    return Diagnosis(
+        f"race-{space}", "error", what,
+        f"{narrow.site.verb} at {narrow.site.place} has the scope .{names[narrow.scope]}, which does not hold both "
+        "threads",
+        f".{wide} in PTX line {narrow.site.line}", swap,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from emugpu.check.history import Conflict, Observer
 from emugpu.check.lane_findings import LaneFindings
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks, Known
-from emugpu.check.record import ACQUIRES, RELEASES, WEAK, Record
+from emugpu.check.record import ACQUIRES, ATOMICS, RELEASES, WEAK, Record, element_size, scope_of
 from emugpu.check.shadow import (
     ShadowAllocation,
     ShadowMemory,
@@ -90,6 +90,8 @@ class Model:
         self.has_tensor_fences = any("fence::after_thread_sync" in site.modifiers for site in sites)
         self.orders_by_strong = self.has_arrivals or any(map(_orders_by_strong, sites))
         """Whether a strong access may order other accesses, by what it releases or acquires itself or with a fence."""
+        self.has_mixed_sizes = len({element_size(site) for site in sites if _is_strong(site)}) > 1
+        """Whether strong accesses have elements of several sizes, so that two of them may race."""
         self._phases: dict[int, dict[tuple[int, int], int]] = {}
         """By cluster, CTA and barrier of threads, the component whose times are the phases that are over."""
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
@@ -376,6 +378,10 @@ class Model:
         known = held.get(who)
         if known is None or known.time < time:
             held[who] = Incoming(time, site, agent, what)
+
+
+def _is_strong(site: Site) -> bool:
+    return site.opcode in ("ld", "st", *ATOMICS) and scope_of(site) != WEAK
 
 
 def _orders_by_strong(site: Site) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -107,9 +109,17 @@ class Record:
         return found
 
     def agrees(self, other: Record) -> bool:
-        """Returns whether both are strong, each in a scope that includes the other agent, and so do not race."""
+        """Returns whether both are strong, each in a scope that includes the other agent, and so do not race. They have
+        to overlap completely (PTX ISA 8.6: morally strong operations).
+        """
         needed = needed_scope(self.agent, other.agent)
-        return self.scope >= needed and other.scope >= needed
+        return self.scope >= needed and other.scope >= needed and not self.differs_in_size(other)
+
+    def differs_in_size(self, other: Record) -> bool:
+        """Returns whether two accesses of threads have elements of different sizes."""
+        if self.kind != "generic" or other.kind != "generic":
+            return False
+        return element_size(self.site) != element_size(other.site)
 
     @property
     def is_atomic(self) -> bool:
@@ -120,6 +130,15 @@ class Record:
 def bytes_at(where: int | NDArray[np.integer], nbytes: int) -> NDArray[np.int64]:
     """Returns the places of all bytes, so many from each of the places on."""
     return (np.atleast_1d(np.asarray(where, np.int64))[:, None] + np.arange(nbytes)).ravel()
+
+
+@lru_cache(maxsize=4096)
+def element_size(site: Site) -> int:
+    """Returns the bytes of an element of an access. Each element of a vector, and of a packed type, is an operation of
+    its own (PTX ISA 8.2.2, 8.2.3).
+    """
+    bits = re.match(r"[a-z]+(\d+)", site.modifiers[-1]) if site.modifiers else None
+    return int(bits[1]) // 8 if bits else 0
 
 
 def scope_of(site: Site) -> int:

@@ -137,8 +137,10 @@ class SingleBarrierCtas:
         self._resumes = model.threads.size == 1 and not model.has_arrivals and not any(map(_is_asynchronous, sites))
         """Whether CTAs may resume."""
         self.by_cluster: dict[int, _SingleBarrierCta] = {}
-        self._filter = AccessFilter(passes_strong=not model.orders_by_strong)
-        self._filtered_kinds = [TraceEvent.ACCESS] if model.orders_by_strong else [TraceEvent.ACCESS, TraceEvent.STRONG]
+        self._checks_strong = model.orders_by_strong or model.has_mixed_sizes
+        """Whether strong accesses may order other accesses, or race."""
+        self._filter = AccessFilter(passes_strong=not self._checks_strong)
+        self._filtered_kinds = [TraceEvent.ACCESS] if self._checks_strong else [TraceEvent.ACCESS, TraceEvent.STRONG]
         self._scopes = np.array([scope_of(site) for site in sites])
         """By instruction: the scope of a strong access, or WEAK."""
         self._clusters: Numbers = np.zeros(0, np.int64)
@@ -269,7 +271,7 @@ class SingleBarrierCtas:
         is_strong = entries["kind"] == TraceEvent.STRONG
         ends = (is_strong | (entries["kind"] == TraceEvent.FENCED)) & ~is_first
         if (is_strong & is_first).any():
-            ends |= is_strong & (self._model.orders_by_strong | self._filter.are_apart(batch))
+            ends |= is_strong & (self._checks_strong | self._filter.are_apart(batch))
         if is_single.all() and not ends.any():
             return []
         # The stops divide the entries of each CTA into stretches. It may resume at the first complete barrier of each.
@@ -346,7 +348,10 @@ class SingleBarrierCtas:
         owners = self._owners[entries["warp"]]
         if self._model.has_incoherent:
             owners = np.where(self._model.incoherent[entries["site"]], READ_ONLY, owners)
-        owners, weak = np.repeat(owners, counts), np.repeat(scopes < SCOPES["gpu"], counts)
+        owners, weak = (
+            np.repeat(owners, counts),
+            np.repeat((scopes < SCOPES["gpu"]) | self._model.has_mixed_sizes, counts),
+        )
         kinds = np.where(scopes == WEAK, np.where(stores, WRITE, READ), np.where(stores, STRONG_WRITE, STRONG_READ))
         bases = entries["base"]
         if (bases[scopes != WEAK] == 0).any():
