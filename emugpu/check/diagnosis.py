@@ -109,7 +109,7 @@ def _strong_alone(old: Record, new: Record, space: str) -> Diagnosis:
     swap = new.site.line < old.site.line
     what = f"{_name(old)} and {_name(new)} of one place race, although both are strong"
     if old.differs_in_size(new):
-        sizes = " and ".join(str(8 * element_size(one.site)) for one in (old, new))
+        sizes = " and ".join(map(str, sorted(8 * element_size(one.site) for one in (old, new))))
         return Diagnosis(
             f"race-{space}", "error", what, f"they must overlap completely, but have elements of {sizes} bits",
             "accesses of one size", swap,

@@ -137,8 +137,8 @@ def element_size(site: Site) -> int:
     """Returns the bytes of an element of an access. Each element of a vector, and of a packed type, is an operation of
     its own (PTX ISA 8.2.2, 8.2.3).
     """
-    bits = re.match(r"[a-z]+(\d+)", site.modifiers[-1]) if site.modifiers else None
-    return int(bits[1]) // 8 if bits else 0
+    types = [found for word in site.modifiers if (found := re.fullmatch(r"(?:b|u|s|f|bf)(\d+)(?:x2)?", word))]
+    return int(types[-1][1]) // 8 if types else 0
 
 
 def scope_of(site: Site) -> int:

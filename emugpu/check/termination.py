@@ -133,18 +133,20 @@ def _note_phases_too_short(model: Model) -> None:
 
 
 def _note_deadlock(model: Model, error: Deadlock, waiting: dict[Agent, Suspended]) -> None:
-    """Reports the incomplete phases, with the agents that wait for them."""
+    """Reports the incomplete phases, with the agents that wait for them.
+
+    If an agent waits for the wrong phase, bytes that nobody has sent are no finding of their own.
+    """
+    waits = []
     for agent, event in waiting.items():
-        if event.mbarrier is None:
-            continue
-        offset, phase = event.mbarrier
-        barrier = model.barriers.get((agent.cluster, agent.cta, offset))
-        if barrier is None:
-            continue
+        if event.mbarrier is not None:
+            offset, phase = event.mbarrier
+            barrier = model.barriers.get((agent.cluster, agent.cta, offset))
+            if barrier is not None:
+                waits.append((agent, event, offset, phase, barrier, _is_lapped(model, agent, barrier, phase)))
+    for agent, event, offset, phase, barrier, is_lapped in waits:
         name = model.names.shared(offset, agent.cta)
-        # Before phase 0 ends, a wait for the parity of the phase before it succeeds.
-        untouched = barrier.pending == barrier.expected and not barrier.bytes
-        if phase > (0 if untouched else 1) and not _has_seen(model, agent, barrier, max(phase - 2, 0)):
+        if is_lapped:
             ended = f"phases {phase - 2} and {phase - 1}" if phase > 1 else "phase 0"
             model.say(
                 "phase-lapped", "error", f"{ended} of {name} ended before this wait looked: it waits for phase {phase}",
@@ -152,7 +154,7 @@ def _note_deadlock(model: Model, error: Deadlock, waiting: dict[Agent, Suspended
                 fix="let the waiting thread arrive at a barrier that the next phase depends on, or correct the parity",
             )  # fmt: skip
             continue
-        if barrier.bytes and not barrier.pending:
+        if barrier.bytes and not barrier.pending and not any(lapped for *_, lapped in waits):
             report_wrong_bytes(model, barrier, agent.cta, offset)
         lacks = []
         if barrier.pending:
@@ -165,6 +167,13 @@ def _note_deadlock(model: Model, error: Deadlock, waiting: dict[Agent, Suspended
             "phase-unobserved", "error", f"waits for phase {phase} of {name}, which never ends: {what}",
             (event.site, agent), fix="find the thread that should arrive there, or correct the parity of the wait",
         )  # fmt: skip
+
+
+def _is_lapped(model: Model, agent: Agent, barrier: TrackedMBarrier, phase: int) -> bool:
+    """Returns whether an agent waits for a phase after ones whose end it has not seen."""
+    # Before phase 0 ends, a wait for the parity of the phase before it succeeds.
+    untouched = barrier.pending == barrier.expected and not barrier.bytes
+    return phase > (0 if untouched else 1) and not _has_seen(model, agent, barrier, max(phase - 2, 0))
 
 
 def _has_seen(model: Model, agent: Agent, barrier: TrackedMBarrier, phase: int) -> bool:

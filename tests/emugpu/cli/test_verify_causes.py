@@ -418,6 +418,68 @@ CASES = {
         grid=2,
         cluster=2,
     ),
+    "a half of a flag that is polled": Case(
+        """
+        ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; setp.ne.u32 %p1, %r0, 0; @%p1 exit;
+        setp.eq.u32 %p0, %r22, 1; @%p0 bra TAKE; mov.b64 %rd6, 1;
+        st.global.b32 [%rd2], 7; st.release.gpu.global.b64 [%rd3], %rd6; exit;
+        TAKE: ld.acquire.gpu.global.FAULT setp.eq.u32 %p3, %r5, 0; @%p3 bra TAKE;
+        ld.global.b32 %r1, [%rd2]; st.global.b32 [%rd0], %r1; ret;
+        """,
+        "b64 %rd7, [%rd3]; cvt.u32.u64 %r5, %rd7;",
+        "b32 %r5, [%rd3];",
+        ("error race-global: 'flag' + 0 ", "although both are strong", "must overlap completely, but have "),
+        expected="7",
+        size=1,
+        grid=2,
+        buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
+        parameters=("u64 part", "u64 flag"),
+    ),
+    "atomics of different sizes": Case(
+        """
+        ld.param.u64 %rd2, [part]; setp.ne.u32 %p1, %r0, 0; @%p1 exit; mov.b32 %r5, 0; mov.b64 %rd5, 0;
+        setp.eq.u32 %p0, %r22, 1; @%p0 red.relaxed.gpu.global.add.f32 [%rd2+4], %r5; @%p0 exit; FAULT
+        st.global.b32 [%rd0], 7; ret;
+        """,
+        "red.relaxed.gpu.global.add.v2.f32 [%rd2], {%r5, %r5};",
+        "red.relaxed.gpu.global.add.u64 [%rd2], %rd5;",
+        ("error race-global: 'part' + 4 (4 bytes): the write by red", "elements of 32 and 64 bits"),
+        expected="7",
+        size=1,
+        grid=2,
+        buffers='part = { dtype = "u32", shape = 64, init = "zeros" }\n',
+        parameters=("u64 part",),
+    ),
+    "a flag whose scope is that of the CTA": Case(
+        """
+        ld.param.u64 %rd2, [part]; setp.ne.u32 %p1, %r0, 0; @%p1 exit;
+        atom.relaxed.FAULT.global.add.u32 %r5, [%rd2], 1; st.global.b32 [%rd0], 7; ret;
+        """,
+        "gpu",
+        "cta",
+        ("error race-global: 'part' + 0 ", "has the scope .cta, which does not hold both", "fix .gpu in PTX line "),
+        expected="7",
+        size=1,
+        grid=2,
+        buffers='part = { dtype = "u32", shape = 64, init = "zeros" }\n',
+        parameters=("u64 part",),
+    ),
+    "a wait for the wrong phase, behind which nobody sends": Case(
+        """
+        ld.param.u64 %rd2, [part]; add.u32 %r5, %r4, 2048; setp.eq.u32 %p1, %r0, 0; mov.b32 %r6, 256;
+        @%p1 mbarrier.init.shared.b64 [%r5], 1; @%p1 mbarrier.init.shared.b64 [%r5+8], 1; bar.sync 0; @!%p1 bra FULL;
+        mbarrier.arrive.shared.b64 _, [%r5]; mbarrier.arrive.expect_tx.shared.b64 _, [%r5+8], 256;
+        EMPTY: mbarrier.try_wait.parity.shared.b64 %p3, [%r5], FAULT; @!%p3 bra EMPTY;
+        cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r4], [%rd2], 256, [%r5+8];
+        FULL: mbarrier.try_wait.parity.shared.b64 %p3, [%r5+8], 0; @!%p3 bra FULL; ld.shared.b32 %r1, [%r3];
+        """
+        + OUT,
+        "0",
+        "1",
+        ("error phase-lapped: phase 0 of shared memory at 0xc00 of CTA 0 ended before this wait looked",),
+        buffers='part = { dtype = "u32", shape = 64, init = "index" }\n',
+        parameters=("u64 part",),
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",
