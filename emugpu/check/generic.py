@@ -392,13 +392,17 @@ class GenericProxy:
             scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
             if sequential:
                 self._follow_sc_fences(thread, scope, event.agent)
-            self.model.flags.fenced(thread, scope)
-            if thread.pending:
-                thread.heard = site
-            if thread.heard_own:  # lanes of its own warp released part of it
-                self._lanes.meet(event.agent)
-            thread.fence = (thread.own, thread.time, list(thread.unmet))
-            _fence_threads(thread, scope, self.model.threads.silent)
+            if words[0] != "release":
+                self.model.flags.fenced(thread, scope)
+                if thread.pending:
+                    thread.heard = site
+                if thread.heard_own:  # lanes of its own warp released part of it
+                    self._lanes.meet(event.agent)
+                _acquire_by_fence(thread, scope, self.model.threads.silent)
+            own, time, released = thread.own, thread.time, thread.release()
+            if words[0] != "acquire":
+                thread.fence = (own, time, list(thread.unmet))
+                thread.fenced = (*(one for one in thread.fenced if one[1] > scope), (released, scope))
             if sequential:
                 released, _ = thread.fenced[-1]
                 fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, released)
@@ -439,8 +443,8 @@ def _with(held: list[Released], released: Released) -> list[Released]:
     return [*rest, released]
 
 
-def _fence_threads(thread: Thread, scope: int, silent: Sequence[int]) -> None:
-    """Handles fence and membar: acquires what relaxed reads have found, and releases for later relaxed writes.
+def _acquire_by_fence(thread: Thread, scope: int, silent: Sequence[int]) -> None:
+    """Acquires what relaxed reads have found.
 
     Only the lanes that have read, and those that they have met since then, acquire it. A later fence acquires what
     needs a wider scope. ``silent`` holds the `silent_meetings` of the kernel.
@@ -450,7 +454,6 @@ def _fence_threads(thread: Thread, scope: int, silent: Sequence[int]) -> None:
         thread.hear(found.lanes, partial(Clock.join, other=found.clock, rows=rows), found.site, silent)
     thread.pending = _left_by_fence(scope, thread.pending)
     thread.heard_own = False
-    thread.fenced = (*(one for one in thread.fenced if one[1] > scope), (thread.release(), scope))
 
 
 def _fence_initialisations(thread: Thread) -> None:

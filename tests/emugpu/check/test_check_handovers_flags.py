@@ -58,6 +58,7 @@ FLAG_LOADS = {
     "ld.acquire.cta.global.b32 %r5, [%m1];": "acquire cta",
     "ld.global.b32 %r5, [%m1];": "weak",
 }
+ONE_SIDED = tuple(f"fence.{what}.gpu;" for what in ("acq_rel", "release", "acquire", "sc"))
 GRID_FENCES = ("fence.acq_rel.gpu;", "", "fence.acq_rel.cta;", "membar.gl;")
 
 
@@ -85,6 +86,11 @@ def flag_expects(s) -> Outcome:
     released = store == "release gpu" or (store == "relaxed gpu" and s.before in wide)
     acquired = load == "acquire gpu" or (load == "relaxed gpu" and s.after in wide)
     return outcome(not (released and acquired) and unordered)
+
+
+def one_sided_fences_expect(s) -> Outcome:
+    """A fence.release is no acquire, and a fence.acquire no release (PTX ISA, `fence`)."""
+    return outcome(("acquire" in s.before or "release" in s.after) and "race-global")
 
 
 def one_wide_fence(s) -> str:
@@ -310,6 +316,19 @@ TABLES = [
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "a relaxed flag with fences that only release or only acquire",
+        dict(
+            before=ONE_SIDED,
+            after=ONE_SIDED,
+            store=("st.relaxed.gpu.global.b32 [%m1], 1;",),
+            load=("ld.relaxed.gpu.global.b32 %r5, [%m1];",),
+        ),
+        flag,
+        one_sided_fences_expect,
+        grid=2,
+        arguments=flag_words,
     ),
     Table(
         "one wide fence for all flags, after a narrow one for each",

@@ -175,7 +175,7 @@ def test_what_relaxed_reads_find_is_joined():
         clock.set(who, 7)
         thread.find(Found(clock, clocks.ALL, 2, 1 + who % 2, site))
     assert len(thread.pending) < 300
-    generic._fence_threads(thread, 2, ())
+    generic._acquire_by_fence(thread, 2, ())
     assert (thread.clock.rows[clocks.ORDER, 1:500:2] == 7).all(), "what its own lane has found"
 
 
