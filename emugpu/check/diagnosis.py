@@ -323,8 +323,10 @@ def _out_of_scope(first: Record, second: Record, may: str) -> Diagnosis:
             "scope", "error", f"{has} a scope narrower than .gpu", "no release and acquire of GPU scope on the path",
             "__threadfence() (fence.acq_rel.gpu), or .release.gpu and .acquire.gpu",
         )  # fmt: skip
+    # Many kernels tell a CTA of their cluster by an arrival of CTA scope that they have read something.
+    severity: Severity = "error" if first.writes else "warning"
     return Diagnosis(
-        "scope", "error", f"{has} CTA scope", "no release and acquire of cluster scope on the path",
+        "scope", severity, f"{has} CTA scope", "no release and acquire of cluster scope on the path",
         ".release.cluster at the arrival and .acquire.cluster at the wait",
     )  # fmt: skip
 

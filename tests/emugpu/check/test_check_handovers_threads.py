@@ -120,13 +120,15 @@ def distributed(s) -> str:
 
 def distributed_expects(s) -> Outcome:
     """``start`` orders the zeros before the peer's writes, too. What goes back is that the word has been read: for
-    that CTA scope is enough. No barrier is needed at the end: every access to a peer is one that the peer waits for.
+    that CTA scope is enough (a warning), but not for the zeros. No barrier is needed at the end: every access to a peer
+    is one that the peer waits for.
     """
     return outcome(
         handed(s.release, s.acquire),
         s.back == "relaxed" and "race-shared",
         s.start == "relaxed" and "init",
         s.start == "relaxed" and "race-shared",
+        s.start == "relaxed" and s.back == "cta" and "scope",
     )
 
 
