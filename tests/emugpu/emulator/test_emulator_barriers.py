@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ptx_programs
 import pytest
 
-from emugpu.emulator import Fault
+from emugpu.emulator import Deadlock, Fault
 from emugpu.emulator.machine.barriers import MAX_COUNT, SUSPENDED, CountingBarrier, MBarrier, Wakeups
 from emugpu.emulator.machine.copies import BulkQueue
 
@@ -224,3 +225,14 @@ def test_groups_are_numbered_and_begin_empty():
     queue = queue_of((0, 0))
     queue.open.reading = 1
     assert queue.reading, "a copy that was never committed is in flight, too"
+
+
+def test_a_deadlock_names_the_lanes_that_wait_for_others_of_their_warp():
+    """Lane 0 has arrived and exited; its warp counts at barrier 1 only when the other lanes come (PTX ISA 9.7.13.1)."""
+    body = """
+    setp.ge.u32 %p1, %r0, 32; setp.ne.u32 %p2, %r0, 0; @%p1 bra SECOND; @%p2 bra OTHERS; barrier.arrive 1, 64; exit;
+    OTHERS: barrier.sync 2, 64; exit;
+    SECOND: barrier.sync 1, 64; barrier.sync 2, 64; exit;
+    """
+    with pytest.raises(Deadlock, match="lanes 0x00000001 of warp 0 are here, but the warp counts only when its others"):
+        ptx_programs.launch(body, threads=64)
