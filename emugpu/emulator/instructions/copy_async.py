@@ -26,7 +26,7 @@ from emugpu.emulator.instructions.table import (
     shared_pointer,
 )
 from emugpu.emulator.machine import events
-from emugpu.emulator.machine.copies import CopyQueue, CopyQueues, CpAsync
+from emugpu.emulator.machine.copies import CopyQueue, CopyQueues
 from emugpu.emulator.machine.events import Operation, Site
 from emugpu.emulator.machine.lanes import Value, lane_value, lanes_of
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
@@ -57,39 +57,46 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int
     ignore: lanes for which it is true write zeros only.
     """
     grid = f.grid
-    offsets = np.broadcast_to(np.asarray(own_offsets(f, destination)), f.count).astype(np.int64)
-    addresses = every_lane(f, source)
-    sizes = np.full(f.count, nbytes, np.int64)
-    if given is not None:
-        sizes = every_lane(f, given).astype(np.int64)
-        if (sizes > nbytes).any():
-            raise Fault(f"cp.async copies {int(sizes.max())} bytes; cp-size is {nbytes}", "operand")
+    offsets, addresses = own_offsets(f, destination), every_lane(f, source)
+    if isinstance(offsets, int):
+        offsets = np.full(f.count, offsets)
+    sizes = _sizes(f, nbytes, given, ignore)
+    for what, places in (("destination", offsets), ("source", addresses if sizes is None else addresses[sizes > 0])):
+        if int(np.bitwise_or.reduce(places)) % nbytes:
+            raise Fault(f"a {what} of cp.async is not aligned to the {nbytes} bytes of the copy", "alignment")
+    copies = _queues(f)
+    copies.issued += 1
+    queues = copies.of(f.mask)
+    for queue in queues:
+        queue.last = copies.issued
+    operation = None
+    if grid.sink is not None:
+        read = events.GlobalItems(addresses, np.full(f.count, nbytes) if sizes is None else sizes)
+        written = events.SharedItems(f.cta.rank, offsets, nbytes)
+        operation = grid.operation("cp.async", f, site, (read,), (written,), groups=_numbers(queues))
+    run = partial(_land, f, site, offsets, addresses, sizes, nbytes, operation)
+    grid.submit(AsyncOperation("cp.async", run, f, site, _pipe(f)))
+
+
+def _sizes(f: Fragment, nbytes: int, given: Value, ignore: Value) -> NDArray[np.int64] | None:
+    """Returns how many bytes each lane copies, or None if it is nbytes."""
+    if (given is None or (isinstance(given, int) and given == nbytes)) and (ignore is None or ignore is False):
+        return None
+    sizes = every_lane(f, nbytes if given is None else given).astype(np.int64)
+    if (sizes > nbytes).any():
+        raise Fault(f"cp.async copies {int(sizes.max())} bytes; cp-size is {nbytes}", "operand")
     if ignore is not None:
         held = ignore[f.lane_index] if isinstance(ignore, np.ndarray) else np.full(f.count, ignore)
         sizes = np.where(held, 0, sizes)
-    for what, places in (("destination", offsets), ("source", addresses[sizes > 0])):
-        if (places % places.dtype.type(nbytes)).any():
-            raise Fault(f"a {what} of cp.async is not aligned to the {nbytes} bytes of the copy", "alignment")
-    started = CpAsync()
-    queues = _queues(f).of(f.mask)
-    for queue in queues:
-        queue.open.append(started)
-    operation = None
-    if grid.sink is not None:
-        read = events.GlobalItems(addresses, sizes)
-        written = events.SharedItems(f.cta.rank, offsets, nbytes)
-        operation = grid.operation("cp.async", f, site, (read,), (written,), groups=_numbers(queues))
-    run = partial(_land, f, site, started, offsets, addresses, sizes, nbytes, operation)
-    grid.submit(AsyncOperation("cp.async", run, f, site, _pipe(f)))
+    return sizes
 
 
 def _land(
     f: Fragment,
     site: Site,
-    started: CpAsync,
-    offsets: NDArray[np.int64],
+    offsets: NDArray[np.integer],
     addresses: NDArray[np.uint64],
-    sizes: NDArray[np.int64],
+    sizes: NDArray[np.int64] | None,
     nbytes: int,
     operation: Operation | None,
 ) -> None:
@@ -99,18 +106,18 @@ def _land(
     content = copied(f, site, partial(_read, f, addresses, sizes, nbytes))
     shared.scatter(offsets, nbytes, content.data.view(WORDS[nbytes]).ravel())
     content.undefine(shared, lambda: offsets[:, None] + np.arange(nbytes))
-    started.done = True
     if operation is not None:
         operation.detail["values"] = content.data
     events.report_finished(grid.sink, operation)
-    grid.wakeups.release(_queues(f).waiters)
+    grid.wakeups.resume_all(_queues(f).land(grid.choices.wakes_early))
 
 
-def _read(f: Fragment, addresses: NDArray[np.uint64], sizes: NDArray[np.int64], nbytes: int) -> Bytes:
+def _read(f: Fragment, addresses: NDArray[np.uint64], sizes: NDArray[np.int64] | None, nbytes: int) -> Bytes:
     """Returns a row of bytes for each lane, with zeros behind those that it copies."""
-    memory, full = f.grid.memory, sizes == nbytes
-    if full.all():
+    memory = f.grid.memory
+    if sizes is None:
         return memory.gather(addresses, nbytes).view(np.uint8).reshape(f.count, nbytes)
+    full = sizes == nbytes
     rows = np.zeros((f.count, nbytes), np.uint8)
     if full.any():
         rows[full] = memory.gather(addresses[full], nbytes).view(np.uint8).reshape(-1, nbytes)
@@ -161,17 +168,14 @@ def wait_group(f: Fragment, site: Site, allowed: int) -> object:
     """Suspends until at most ``allowed`` of each lane's youngest groups are pending; -1: until no copy is pending."""
     queues = _queues(f)
     mine = queues.of(f.mask)
-    done = all(q.all_done for q in mine) if allowed < 0 else all(q.satisfied(allowed) for q in mine)
-    if not done:
-        queues.waiters.append(f)
+    awaited = max(queue.awaited(allowed, queues.landed) for queue in mine)
+    if awaited > queues.landed:
+        queues.waiters.append((f, awaited))
         what = f"waits until at most {allowed} groups are pending" if allowed >= 0 else "waits for all of them"
         return f.grid.wakeups.suspend(f, f"cp.async copies of {f.warp}", what, site)
     if f.grid.sink is not None:
         # Copies in no group yet count as those of the next group.
         f.grid.sink(events.Awaited(f.agent, site, "cp.async", _numbers(mine, allowed + 1), False))
-    if allowed < 0:
-        for queue in mine:
-            queue.open.clear()
     return None
 
 

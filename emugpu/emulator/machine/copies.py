@@ -62,55 +62,57 @@ class BulkQueue:
 
 
 @dataclass(slots=True, eq=False)
-class CpAsync:
-    """One cp.async instruction of some lanes. It is in flight until ``done``."""
-
-    done: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class CopyQueue:
-    """Copies of the mask's lanes that are in no group yet, and committed groups that may be pending, oldest first.
+    """The groups of the mask's lanes. A copy is its number in the warp, whose copies land in order.
 
-    ``number``: groups committed so far.
+    last: their last copy so far. committed: for each group that may be pending, oldest first, the last copy at its
+    commit. number: groups committed so far.
     """
 
     mask: int
-    open: list[CpAsync] = field(default_factory=list)
-    committed: deque[list[CpAsync]] = field(default_factory=deque)
+    last: int = 0
+    committed: deque[int] = field(default_factory=deque)
     number: int = 0
 
     def divide(self, mask: int) -> CopyQueue:
         """Moves some lanes into a queue of their own with the same history, and returns that queue."""
-        committed = deque(list(group) for group in self.committed)
-        other = CopyQueue(self.mask & mask, list(self.open), committed, self.number)
+        other = CopyQueue(self.mask & mask, self.last, self.committed.copy(), self.number)
         self.mask &= ~mask
         return other
 
     def commit(self) -> None:
-        self.committed.append(self.open)
+        self.committed.append(self.last)
         self.number += 1
-        self.open = []
 
-    def satisfied(self, allowed: int) -> bool:
-        """Returns whether at most ``allowed`` of the youngest groups are still pending."""
+    def awaited(self, allowed: int, landed: int) -> int:
+        """Returns the copy with which at most ``allowed`` groups are left pending, or no copy (-1); 0 if it is so."""
         committed = self.committed
-        while committed and all(copy.done for copy in committed[0]):
+        while committed and committed[0] <= landed:
             committed.popleft()
-        older = len(committed) - allowed
-        return all(copy.done for group in list(committed)[: max(older, 0)] for copy in group)
-
-    @property
-    def all_done(self) -> bool:
-        return all(copy.done for group in (*self.committed, self.open) for copy in group)
+        if allowed < 0:
+            return self.last
+        return committed[-1 - allowed] if len(committed) > allowed else 0
 
 
 @dataclass(slots=True, eq=False)
 class CopyQueues:
-    """The queues of a warp. ``waiters``: the fragments that wait for copies."""
+    """The queues of a warp, and how many copies it has issued, of which the first ones have landed.
+
+    waiters: the fragments that wait, each with the copy for which it does.
+    """
 
     queues: list[CopyQueue] = field(default_factory=list)
-    waiters: list[Any] = field(default_factory=list)
+    issued: int = 0
+    landed: int = 0
+    waiters: list[tuple[Any, int]] = field(default_factory=list)
+
+    def land(self, wakes_early: bool) -> list[Any]:
+        """Notes that the next copy has landed. Returns the waiters that look again: all if it wakes early."""
+        self.landed += 1
+        found = [f for f, awaited in self.waiters if wakes_early or awaited <= self.landed]
+        if found:
+            self.waiters = [waiter for waiter in self.waiters if waiter[0] not in found]
+        return found
 
     def of(self, mask: int) -> list[CopyQueue]:
         """Returns the queues of these lanes and of no others."""

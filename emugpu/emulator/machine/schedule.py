@@ -39,6 +39,7 @@ class QuietSchedule:
     """What schedules that provoke nothing have in common."""
 
     splits_multicast = False
+    wakes_early = False
     reverses = False
 
     def early(self) -> bool:
@@ -100,6 +101,7 @@ class RandomSchedule:
     """
 
     splits_multicast = True
+    wakes_early = True
     reverses = False
 
     def __init__(self, seed: int) -> None:

@@ -76,6 +76,8 @@ class ScheduleChoices(Protocol):
 
     splits_multicast: bool
     """Whether each destination of a multicast gets its data and signal separately."""
+    wakes_early: bool
+    """Whether a warp that waits for groups of cp.async looks again after each copy, not only when its wait is over."""
 
     def submit(self, operation: AsyncOperation) -> None:
         """Takes an asynchronous operation that is in flight from now on."""

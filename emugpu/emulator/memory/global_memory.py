@@ -292,7 +292,7 @@ class GlobalMemory:
             for position, address in enumerate(addresses.tolist()):
                 with _of_lane(position):
                     self._check_aligned(address, nbytes)
-        low, high = int(addresses.min()), int(addresses.max())
+        low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
         position = bisect_right(self._bases, low) - 1
         if position < 0 or high + nbytes > self.allocations[position].end:
             return None

@@ -236,11 +236,11 @@ class SharedMemory:
 
     def scatter(self, offsets: NDArray[np.integer], nbytes: int, values: NDArray[Any]) -> None:
         """Stores one naturally aligned word (`WORDS`) per lane. If lanes collide, the last one wins."""
-        index = self._word_index(offsets, nbytes)
-        first, end = int(offsets.min()), int(offsets.max()) + nbytes
-        outside = first < RESERVED_SHARED or end > self.size
-        if outside or (first < self._mbarriers_end and end > self._mbarriers_first):
+        first, end = int(np.minimum.reduce(offsets)), int(np.maximum.reduce(offsets)) + nbytes
+        unusual = int(np.bitwise_or.reduce(offsets)) % nbytes or first < RESERVED_SHARED or end > self.size
+        if unusual or (first < self._mbarriers_end and end > self._mbarriers_first):
             self._check_lanes(offsets, nbytes, reading=False)
+        index = offsets // nbytes
         self._words[nbytes][index] = values
         self._valid_words[nbytes][index] = ALL_VALID[nbytes]
 

@@ -96,6 +96,13 @@ def test_without_the_wait_the_copy_is_not_there(allowed, read):
         launch(body, module_scope=WORDS, parameters=PARAMETERS, arguments=[device.upload(SOURCE)], device=device)
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_warp_waits_once_however_many_copies_land(allowed):
+    told: list[events.Event] = []
+    copied(4, GROUPS.format(allowed=allowed, read=0), sinks=[told.append])
+    assert sum(isinstance(event, events.Suspended) for event in told) == 1
+
+
 def test_groups_belong_to_threads():
     """Odd lanes commit once more than even ones: for them the first copy is two groups back."""
     body = """
