@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.bytes import Zeroed, aligned_bytes
+from emugpu.emulator.memory.bytes import CHUNK_DTYPE, UNSIGNED, Zeroed, aligned_bytes
 from emugpu.emulator.memory.unwritten import FAULT, Unwritten
 
 LANES = 128
 COLUMNS = 512
+CHUNK_COLUMNS = 4
+"""Columns of one lane that make a chunk of 16 bytes."""
 ALLOCATION_COLUMNS = 32
 """Columns are allocated in units of 32."""
 
@@ -67,7 +69,9 @@ class TensorMemory:
         """The words in which a product has left an undefined result, until they are valid again."""
         self._origin = ""
         self._flat = self.data.reshape(-1)
+        self.chunks = self._flat.view(CHUNK_DTYPE)
         self._flat_valid = self.valid.reshape(-1)
+        self.valid_chunks = self._flat_valid.view(UNSIGNED[CHUNK_COLUMNS])
         self.pending: list[PendingWrite] = []
         self._allocations: dict[int, int] = {}
         self._allocated = np.zeros(COLUMNS // ALLOCATION_COLUMNS, np.bool_)

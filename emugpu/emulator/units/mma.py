@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault, UndefinedRead
-from emugpu.emulator.memory.descriptors import InstructionDescriptor
-from emugpu.emulator.memory.tmem import TensorMemory, UndefinedWords
-from emugpu.emulator.units.mma_instruction import Mma, TensorCoreCta, scale_places
+from emugpu.emulator.memory.descriptors import InstructionDescriptor, Major
+from emugpu.emulator.memory.tmem import CHUNK_COLUMNS, COLUMNS, TensorMemory, UndefinedWords, split_address
+from emugpu.emulator.units.formats import ELEMENT_BITS
+from emugpu.emulator.units.mma_instruction import Mma, TensorCoreCta, a_lanes, scale_places
 from emugpu.emulator.units.numerics import CANONICAL_NAN_F32
 from emugpu.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, Panels, table
-from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply, step_of_id
+from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, check_a, claim, multiply, step_of_id
 
 LARGEST_FACTOR = 40
 """Up to this exponent of a ue8m0 scale factor, f32 holds all products exactly."""
@@ -33,8 +34,8 @@ LARGEST_FACTOR = 40
 class DecodedMma:
     """The decoded form of an instruction, which depends only on its descriptors.
 
-    positions: chunk numbers of A, then of B. accumulator: two instructions with an equal value here have the same D and
-    form, and may be multiplied together.
+    positions: chunk numbers in shared memory, of A, then of B. in_tmem: those in tensor memory, of A, if it is there.
+    accumulator: two instructions with an equal value here have the same D and form, and may be multiplied together.
     """
 
     accumulator: tuple[Any, ...]
@@ -42,6 +43,7 @@ class DecodedMma:
     a: Operand
     b: Operand
     positions: NDArray[np.intp]
+    in_tmem: NDArray[np.intp]
     flops: int
 
     def numbers(self, chunks: NDArray[np.complex128]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -55,12 +57,28 @@ def decode_mma(what: Mma) -> DecodedMma | None:
     """Returns the decoded form of an instruction, or None if its multiplication cannot be deferred."""
     shape = what.shape()
     a, b = what.operands()
-    whole = what.lane_mask is None and not (what.shift or what.weights or what.sparse)
-    if a is None or shape.d_type != "f32" or not whole:
+    if shape.d_type != "f32" or what.lane_mask is not None or what.shift or what.weights or what.sparse:
         return None
-    positions = np.concatenate([a.positions.ravel(), b.positions.ravel()])
+    shared = [operand.positions.ravel() for operand in (a, b) if operand is not None]
+    a = _in_tmem(what, shape) if a is None else a
+    if a is None:
+        return None
+    in_tmem = a.positions.ravel() if what.a_in_tmem else np.empty(0, np.intp)
     forms = (what.kind, what.vectors, shape.m, shape.n, shape.a_type, shape.b_type, shape.scale, shape.negate)
-    return DecodedMma((what.d_address, *forms, shape.a_major, shape.b_major), shape, a, b, positions, what.flops)
+    accumulator = (what.d_address, *forms, what.a_in_tmem, shape.a_major, shape.b_major)
+    return DecodedMma(accumulator, shape, a, b, np.concatenate(shared), in_tmem, what.flops)
+
+
+def _in_tmem(what: Mma, shape: InstructionDescriptor) -> Operand | None:
+    """Returns an A in tensor memory, by the chunks of its rows; None if `tensor_kinds` must read it."""
+    columns = what.a_columns
+    if what.vectors or what.parts > 1 or ELEMENT_BITS[shape.a_type] < 8 or columns.start % CHUNK_COLUMNS:
+        return None
+    if split_address(what.a)[0] != split_address(what.d_address)[0] or columns.stop > COLUMNS:
+        return None
+    chunks = np.arange(columns.start, columns.stop, CHUNK_COLUMNS) // CHUNK_COLUMNS
+    rows = a_lanes(what)[0][:, None] * (COLUMNS // CHUNK_COLUMNS)
+    return Operand(rows + chunks, len(rows), shape.k, Major.K, shape.a_type)
 
 
 Codes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -87,13 +105,11 @@ def _stop(fault: Fault) -> str:
     raise fault
 
 
-def _undefined(
-    ctas: Sequence[TensorCoreCta], what: Mma, a: Operand | None, b: Operand, origin: Callable[[Fault], str]
-) -> list[UndefinedWords]:
+def _undefined(ctas: Sequence[TensorCoreCta], what: Mma, origin: Callable[[Fault], str]) -> list[UndefinedWords]:
     """Returns the words of D [M, N] that undefined bits of operands in shared memory would decide, CTA by CTA."""
     shape, found = what.shape(), []
     for i, cta in enumerate(ctas):
-        for operand, axis in ((a, 0), (b, 1)):
+        for axis, operand in enumerate(what.operands()):
             if operand is None:
                 continue
             try:
@@ -118,7 +134,8 @@ class _PendingProduct:
         self.members = tuple(members)
         self.decoded = decoded
         self.blocks, self.first_column, self.end_column = what.layout()
-        self.panel = unit.panels.take((PANEL_SLICES, len(members), decoded.positions.size))
+        chunks = decoded.in_tmem.size + decoded.positions.size
+        self.panel = unit.panels.take((PANEL_SLICES, len(members), chunks))
         self.scales: list[Codes] = []
         self.undefined: list[UndefinedWords] = []
         self.count = 0
@@ -134,7 +151,10 @@ class _PendingProduct:
         undefined: Sequence[UndefinedWords],
     ) -> None:
         for i, cta in enumerate(ctas):
-            cta.shared.chunks.take(decoded.positions, out=self.panel[self.count, i], mode="clip")
+            fetched = self.panel[self.count, i]
+            if in_tmem := decoded.in_tmem.size:
+                cta.tmem.chunks.take(decoded.in_tmem, out=fetched[:in_tmem], mode="clip")
+            cta.shared.chunks.take(decoded.positions, out=fetched[in_tmem:], mode="clip")
         if scales is not None:
             self.scales.append(scales)
         self.undefined += undefined
@@ -223,13 +243,15 @@ class MmaUnit:
         decoded = decode_mma(what) if self.accumulation == "f32" else None
         scales = _scale_codes(ctas, what, decoded.shape) if decoded is not None and what.vectors else None
         if decoded is None or (what.vectors and scales is None):
-            return multiply(what, ctas, self.accumulation, warn, _undefined(ctas, what, *what.operands(), origin))
+            return multiply(what, ctas, self.accumulation, warn, _undefined(ctas, what, origin))
         try:
             for cta in ctas:
                 cta.shared.check_chunks(decoded.positions, decoded)
             undefined = []
         except UndefinedRead:
-            undefined = _undefined(ctas, what, decoded.a, decoded.b, origin)
+            undefined = _undefined(ctas, what, origin)
+        for cta in ctas if what.a_in_tmem else ():
+            check_a(cta.tmem, what, decoded.in_tmem)
         self._pending(ctas, what, decoded).append(ctas, decoded, scales, undefined)
         return decoded.flops
 

@@ -1,7 +1,7 @@
 """tcgen05.mma of every kind and form, executed at once (PTX ISA 9.7.16.10).
 
 `mma` defers and collects what it can. The rest is here, and everything for which the bits of single sums matter:
-integers, results in f16, sparse A, A in tensor memory, ``.ws``, lane masks, a scaled D.
+integers, results in f16, sparse A, ``.ws``, lane masks, a scaled D, and A in tensor memory if it is scaled or narrow.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.memory.bytes import ALL_VALID
 from emugpu.emulator.memory.descriptors import InstructionDescriptor
-from emugpu.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, UndefinedWords, split_address
+from emugpu.emulator.memory.tmem import (
+    CHUNK_COLUMNS,
+    COLUMNS,
+    LANES,
+    TensorMemory,
+    UndefinedWords,
+    split_address,
+)
 from emugpu.emulator.units import formats, numerics, sums
 from emugpu.emulator.units.mma_instruction import (
     QUADRANT,
@@ -35,6 +43,7 @@ CODES, TF32_CODES = (4, 8, 12, 9, 13, 6, 14), (4, 14)
 """The defined codes of sparsity metadata: two indices of two bits each. Other codes may select one element twice."""
 SPARSE_ROWS = 16
 """Rows that share one block of sparsity metadata."""
+A_NAME = "A of tcgen05.mma"
 Warn = Callable[[str, str], None]
 
 
@@ -106,15 +115,28 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
     return np.ascontiguousarray(tmem.data[lanes, columns])
 
 
+def read_a(tmem: TensorMemory, what: Mma) -> NDArray[np.uint32]:
+    """Returns the words of an A in tensor memory, [parts, rows, columns]."""
+    return _read(tmem, a_lanes(what)[..., None], np.array(what.a_columns), A_NAME)
+
+
+def check_a(tmem: TensorMemory, what: Mma, chunks: NDArray[np.intp]) -> None:
+    """Does what `read_a` does except for reading. chunks: those of the rows of A."""
+    columns = what.a_columns
+    tmem.check_allocated(columns.start, columns.stop, A_NAME)
+    tmem.settle(columns.start, columns.stop)
+    if (tmem.valid_chunks.take(chunks) != ALL_VALID[CHUNK_COLUMNS]).any():
+        read_a(tmem, what)
+
+
 def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: InstructionDescriptor) -> NDArray[Any]:
     """Returns A [parts, rows, K], one for each part of the columns of D."""
     if shape.a_type in ("e2m3", "e3m2"):
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
     if what.sparse:
         raise Fault("a sparse A in tensor memory is not implemented", "unsupported")
-    lanes, columns = a_lanes(what), what.a_columns
-    words = _read(tmem, lanes[..., None], np.array(columns), "A of tcgen05.mma")
-    raw = words.reshape(-1, len(columns)).view(np.uint8)
+    lanes = a_lanes(what)
+    raw = read_a(tmem, what).reshape(-1, len(what.a_columns)).view(np.uint8)
     if shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4"):
         # One byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
         numbers = table("e2m1").take(raw >> 2)

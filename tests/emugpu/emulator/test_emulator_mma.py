@@ -207,6 +207,18 @@ def step(unit, case, k, accumulate, d_address=0, **options):
     return mma(unit, case.pair, d_address, a, b, options.pop("idesc", case.idesc), accumulate, 1, **options)
 
 
+def put_a(case, k: int, column: int) -> None:
+    """Stores a slice of A in tensor memory."""
+    words = case.a[:, 16 * k : 16 * k + 16].astype(TYPES["bf16"]).view(np.uint32)
+    for warp in range(4):
+        case.pair[0].tmem.store(place("32x32b", 8, column, warp), words[32 * warp : 32 * warp + 32].T)
+
+
+def step_from_tmem(unit, case, k, accumulate, column: int) -> int:
+    what = Mma("f16", 0, column, True, case.b_tile.descriptor(k), case.idesc, accumulate, 1, None)
+    return unit.mma(case.pair, what, lambda rule, message: pytest.fail(message))
+
+
 def slices(case, *ks) -> np.ndarray:
     return sum(case.a[:, 16 * k : 16 * k + 16] @ case.b[:, 16 * k : 16 * k + 16].T for k in ks)
 
@@ -217,6 +229,25 @@ class TestOrderOfEvents:
         step(unit, simple, 0, False)
         simple.a_tile.write(simple.pair[0].shared, np.zeros((128, 64)))
         assert (read_d(simple.pair, 128, 64).view(np.float32) == slices(simple, 0)).all()
+
+    @pytest.mark.parametrize("column", [128, 129])
+    def test_a_in_tensor_memory_is_read_at_the_call(self, simple, column):
+        unit = MmaUnit()
+        for k in range(3):
+            put_a(simple, k, column)
+            step_from_tmem(unit, simple, k, k > 0, column)
+        put_a(simple, 0, column)
+        step(unit, simple, 3, True)
+        assert (read_d(simple.pair, 128, 64).view(np.float32) == slices(simple, 0, 1, 2, 3)).all()
+
+    @pytest.mark.parametrize("column", [64, 65])
+    def test_a_product_that_is_pending_can_be_the_next_a(self, simple, column):
+        unit = MmaUnit()
+        step(unit, simple, 0, False, d_address=64)
+        step_from_tmem(unit, simple, 1, False, column)
+        words = np.ascontiguousarray(slices(simple, 0)[:, column - 64 : column - 56]).view(np.uint16)
+        a = (words.astype(np.uint32) << 16).view(np.float32)
+        assert (read_d(simple.pair, 128, 64).view(np.float32) == a @ simple.b[:, 16:32].T).all()
 
     def test_long_chains_are_multiplied_in_several_panels(self, simple):
         unit = MmaUnit()
@@ -375,6 +406,19 @@ class TestFaults:
         simple.pair[0].shared.poison(A_BASE + 2 * 128, 1)
         with pytest.raises(Fault, match="0x2100 is read but was never written"):
             step(MmaUnit(), simple, 1, False)  # row 2 keeps its k = 16.. chunks 2 and 3 in places 0 and 1
+
+    @pytest.mark.parametrize("column", [128, 129])
+    def test_unwritten_a_in_tensor_memory(self, simple, column):
+        put_a(simple, 0, column)
+        simple.pair[0].tmem.valid[5, column + 7] = False
+        with pytest.raises(Fault, match=f"lane 5, column {column + 7}, which was never written"):
+            step_from_tmem(MmaUnit(), simple, 0, False, column)
+
+    @pytest.mark.parametrize("column", [252, 253])
+    def test_a_outside_the_allocation(self, simple, column):
+        simple.pair[0].tmem.valid[:] = True  # as after a deallocation
+        with pytest.raises(Fault, match=f"A of tcgen05.mma touches .* columns {column}..{column + 7}: not allocated"):
+            step_from_tmem(MmaUnit(), simple, 0, False, column)
 
     def test_operand_beyond_shared_memory(self, simple):
         far = Tile(0x3F000, 128, 16, "K", "128B")
