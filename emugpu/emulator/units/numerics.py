@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,13 @@ def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Widens f16 bits exactly to a C-ordered array."""
-    return bits.view(np.float16).astype(np.float32, order="C")
+    return _numbers_of_f16().take(bits)
+
+
+@cache
+def _numbers_of_f16() -> NDArray[np.float32]:
+    """Returns the number for each f16; looking them up takes half of the time of NumPy's conversion."""
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 def pack_halves(dtype: type, high: int | Bits, low: int | Bits) -> Bits:
