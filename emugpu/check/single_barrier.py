@@ -215,7 +215,7 @@ class SingleBarrierCtas:
             return
         others, accesses, exits, completed, arrivals = self._filter.filter(batch)
         for warp, time in arrivals:
-            self._of(warp).arrivals[self._filter.index_of(warp)].append(time)
+            self._of(warp).arrivals[batch.trace.who[warp][2]].append(time)
         fences = np.flatnonzero((batch.entries["kind"] == TraceEvent.FENCED) & (batch.entries["number"] > 0))
         for _, _, warp, lanes, site, *_, time, _ in batch.entries[fences].tolist():
             fenced = events.Fenced(batch.trace.agent(warp, lanes), batch.trace.site(site))
@@ -223,7 +223,8 @@ class SingleBarrierCtas:
         for _, _, warp, lanes, *_ in batch.entries[exits].tolist():
             self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
         clusters = self._clusters[batch.entries["warp"]]
-        present = [(cluster, one) for cluster in np.unique(clusters).tolist() if (one := self.by_cluster.get(cluster))]
+        singles = sorted(self._clusters_of(batch) & self.by_cluster.keys())
+        present = [(cluster, self.by_cluster[cluster]) for cluster in singles]
         now = self._now
         if len(others) < len(batch.entries):
             for _, one in present:
@@ -258,6 +259,10 @@ class SingleBarrierCtas:
         assert one is not None
         return one
 
+    def _clusters_of(self, batch: Batch) -> set[int]:
+        """Returns the clusters of which a part of the trace has entries."""
+        return {*self._clusters[np.flatnonzero(np.bincount(batch.entries["warp"]))].tolist()}
+
     def _resumptions(self, batch: Batch) -> list[int]:
         """Returns the entries of a part of the trace after which it pays to resume a CTA: they complete its barrier,
         and no strong access and no fence follows soon.
@@ -265,11 +270,14 @@ class SingleBarrierCtas:
         entries = batch.entries
         if not self._resumes or not self._model.defers:
             return []
+        is_strong = entries["kind"] == TraceEvent.STRONG
+        may_end = is_strong | (entries["kind"] == TraceEvent.FENCED)
+        if not may_end.any() and self._clusters_of(batch) <= self.by_cluster.keys():
+            return []
         clusters = self._clusters[entries["warp"]]
         is_single = np.isin(clusters, [*self.by_cluster])
         is_first = np.isin(clusters, [cluster for cluster, one in self.by_cluster.items() if not one.is_resumed])
-        is_strong = entries["kind"] == TraceEvent.STRONG
-        ends = (is_strong | (entries["kind"] == TraceEvent.FENCED)) & ~is_first
+        ends = may_end & ~is_first
         if (is_strong & is_first).any():
             ends |= is_strong & (self._checks_strong | self._filter.are_apart(batch))
         if is_single.all() and not ends.any():

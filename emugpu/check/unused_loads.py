@@ -100,8 +100,8 @@ class UnusedLoads:
 
     def traced(self, batch: Batch, kinds: Sequence[TraceEvent]) -> None:
         """Handles the stores in a part of the trace, of these kinds of entries."""
-        entries = batch.entries
-        stores = entries[np.isin(entries["kind"], kinds) & (entries["flags"] & Traced.STORE != 0)]
+        stores = batch.entries[batch.entries["flags"] & Traced.STORE != 0]
+        stores = stores[np.isin(stores["kind"], kinds)]
         columns = self._columns[stores["site"]]
         stores, columns = stores[columns >= 0], columns[columns >= 0]
         new = [self._row(who) for who in batch.trace.who[len(self._traced) :]]

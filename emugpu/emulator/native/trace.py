@@ -219,7 +219,8 @@ class Trace:
             return
         used, touched = context[Context.TRACE_WORDS_USED], context[Context.TRACE_CHUNKS_USED]
         context[Context.TRACED] = context[Context.TRACE_WORDS_USED] = context[Context.TRACE_CHUNKS_USED] = 0
-        batch = Batch(self, self._entries[:count].copy(), self._words[:used].copy(), self._chunks[:touched].copy())
+        entries = self._entries[:count].view(np.uint8).copy().view(ENTRY)  # NumPy copies structures field by field
+        batch = Batch(self, entries, self._words[:used].copy(), self._chunks[:touched].copy())
         if self._sink.batches is not None:
             self._sink.batches.take(batch)
             return
