@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.bytes import ALL_VALID
 from emugpu.emulator.memory.descriptors import InstructionDescriptor
-from emugpu.emulator.memory.tmem import (
-    CHUNK_COLUMNS,
-    COLUMNS,
-    LANES,
-    TensorMemory,
-    UndefinedWords,
-    split_address,
-)
+from emugpu.emulator.memory.tmem import CHUNK_COLUMNS, COLUMNS, LANES, TensorMemory, UndefinedWords, split_address
 from emugpu.emulator.units import formats, numerics, sums
 from emugpu.emulator.units.mma_instruction import (
     QUADRANT,
