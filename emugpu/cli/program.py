@@ -126,11 +126,13 @@ def prepare_streams() -> None:
     for name in ("COLUMNS", "LINES"):
         if os.environ.get(name, "").strip("0") == "":
             os.environ.pop(name, None)
-    for number, name in enumerate(("stdin", "stdout")):
-        if getattr(sys, name) is None:
-            # Opened for reading, so that writing fails and is reported. No later file gets the stream's number.
-            os.dup2(os.open(os.devnull, os.O_RDONLY), number)
-            setattr(sys, name, os.fdopen(number, "rw"[number], encoding="utf-8", closefd=False))
+    # Both are opened for reading, so that writing fails and is reported. No later file gets the stream's number.
+    if sys.stdin is None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdin = os.fdopen(0, "r", encoding="utf-8", closefd=False)
+    if sys.stdout is None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
