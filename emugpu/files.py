@@ -20,7 +20,7 @@ LARGEST_TEXT = 1 << 28
 
 
 def read_text_file(path: Path) -> str:
-    """Returns the text of a file that a user names.
+    """Returns the text of a file that a user names, without the byte-order mark that some editors put in front.
 
     Raises OSError, also for a device or a pipe, which have no end, and for a file that is too large. Raises
     UnicodeDecodeError if the file is not UTF-8.
@@ -30,7 +30,7 @@ def read_text_file(path: Path) -> str:
         raise OSError(errno.EINVAL, "it is a device or a pipe, and no file", str(path))
     if about.st_size > LARGEST_TEXT:
         raise OSError(errno.EFBIG, f"it is larger than {LARGEST_TEXT >> 20} MiB", str(path))
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8-sig")
 
 
 def write_text(path: str | Path, text: str) -> None:

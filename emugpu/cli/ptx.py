@@ -16,6 +16,7 @@ from emugpu.emulator import LaunchError
 from emugpu.emulator.names import find_name
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.coverage import ISA_COLUMNS, isa_rows
+from emugpu.launch.launching import require_whole
 from emugpu.launch.listing import ListedKernel, Listing, list_kernels
 from emugpu.launch.spec import read_ptx
 from emugpu.launch.template import launch_template
@@ -74,8 +75,10 @@ def init(file: Path, kernel: str | None, outputs: Outputs) -> int:
         raise UsageProblem(f"-o {target}: the command writes one launch file; give -o once")
     if target != "-" and Path(target).exists():
         raise UsageProblem(f"-o {target} exists, and may have been filled in; name another file")
-    listing = list_kernels(read_ptx(file))
+    ptx_text = read_ptx(file)
+    listing = list_kernels(ptx_text)
     chosen = _find_kernel(file, listing, kernel)
+    require_whole(file, ptx_text, {chosen.name})
     if chosen.problem:
         raise CannotRun(f"{file}: kernel {chosen.readable} cannot be launched: {chosen.problem}")
     folder = Path.cwd() if target == "-" else Path(target).parent

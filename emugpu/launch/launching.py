@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -273,14 +274,19 @@ def launched_ptx(what: Launchable) -> str:
             wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
         except LaunchError as error:
             raise UsageProblem(f"{where}: {error}") from None
-    for section in sections:
-        if section.name in wanted and not section.is_closed:
-            line = what.text.count("\n", 0, section.start) + 1
+    require_whole(what.ptx, what.text, wanted)
+    return blank_kernels(what.text, lambda name: name not in wanted)
+
+
+def require_whole(file: Path, text: str, kernels: Collection[str]) -> None:
+    """Raises UsageProblem if the text of a file ends in the middle of one of these kernels."""
+    for section in kernel_sections(text):
+        if section.name in kernels and not section.is_closed:
+            line = text.count("\n", 0, section.start) + 1
             raise UsageProblem(
-                f"{what.ptx}: kernel '{readable_name(section.name)}', PTX line {line}, has no closing brace: the file "
+                f"{file}: kernel '{readable_name(section.name)}', PTX line {line}, has no closing brace: the file "
                 "ends in the middle of it; write the whole file"
             )
-    return blank_kernels(what.text, lambda name: name not in wanted)
 
 
 @lru_cache(maxsize=4)

@@ -349,12 +349,18 @@ def test_a_file_that_ends_in_the_middle_of_a_kernel_is_bad_input(write, tmp_path
     (tmp_path / "cut.ptx").write_text(text[: text.index(end) + len(end)])
     launch = write('ptx = "cut.ptx"\nlaunch = { grid = 1, block = 32, arguments = [1, 2] }\n')
     line = text[: text.index(".entry")].count("\n") + 1
-    result = command(launch)
-    assert result.exit_code == 2 and result.stderr == (
-        f"emugpu: error: {tmp_path / 'cut.ptx'}: kernel 'kernel', PTX line {line}, has no closing brace: the file "
-        "ends in the middle of it; write the whole file\n"
-    )
+    for result in (command(launch), CliRunner().invoke(main, ["ptx", "init", str(tmp_path / "cut.ptx")])):
+        assert result.exit_code == 2 and result.stderr == (
+            f"emugpu: error: {tmp_path / 'cut.ptx'}: kernel 'kernel', PTX line {line}, has no closing brace: the file "
+            "ends in the middle of it; write the whole file\n"
+        )
     assert command(launch, "--emulate", "ptxas=false").exit_code == 2
+
+
+def test_files_may_begin_with_a_byte_order_mark(write, tmp_path):
+    (tmp_path / "marked.ptx").write_text("\ufeff" + source("ret;"))
+    launch = write('\ufeffptx = "marked.ptx"\nlaunch = { grid = 1, block = 32, arguments = ["null"] }\n')
+    assert command(launch).exit_code == 0
 
 
 def test_several_launch_files_and_one_that_cannot_run(write, tmp_path):
