@@ -45,6 +45,8 @@ from emugpu.gpus import usual_gpu
 
 MAX_CLUSTER = 16
 MAX_THREADS = 1024
+MAX_GRID = (0x7FFFFFFF, 0xFFFF, 0xFFFF)
+"""CTAs along x, y and z (CUDA Programming Guide, technical specifications of compute capabilities)."""
 
 Dim3 = int | Sequence[int]
 
@@ -478,7 +480,9 @@ def _check(code: Code, launch: KernelLaunch, target: str) -> None:
     size = launch.cluster_size
     if size > MAX_CLUSTER:
         raise LaunchError(f"cluster {launch.cluster} has {size} CTAs; the limit is {MAX_CLUSTER}")
-    for axis, g, c in zip("xyz", launch.grid, launch.cluster, strict=True):
+    for axis, g, c, most in zip("xyz", launch.grid, launch.cluster, MAX_GRID, strict=True):
+        if g > most:
+            raise LaunchError(f"grid.{axis} = {g}: the limit is {most}")
         if g % c:
             raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
     if launch.dynamic_shared < 0:

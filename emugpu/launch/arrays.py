@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +67,20 @@ def run_ptx(
     Raises:
         UsageProblem: the kernel cannot be launched with these arguments, or writes to a read-only array.
     """
-    if not isinstance(ptx, str):
-        raise UsageProblem(f"ptx = {reprlib.repr(ptx)}: must be the text of the PTX")
-    if not isinstance(schedules, int) or schedules < 1:
-        raise UsageProblem(f"schedules = {schedules!r}: must be a number of schedules, 1 or more")
-    if not 0 <= tolerance <= MOST_TOLERANCE:
-        raise UsageProblem(f"tolerance = {tolerance}: must be a number from 0 to {MOST_TOLERANCE:g}; 0: equal")
+    is_tolerance = isinstance(tolerance, Real) and 0 <= tolerance <= MOST_TOLERANCE
+    is_timeout = timeout is None or (isinstance(timeout, Real) and 0 < timeout < inf)
+    for name, value, is_right, rule in (
+        ("ptx", ptx, isinstance(ptx, str), "the text of the PTX"),
+        ("arguments", arguments, isinstance(arguments, Sequence), "a list with one for each parameter"),
+        ("kernel", kernel, kernel is None or isinstance(kernel, str), "the name of a kernel, or a part of it"),
+        ("dynamic_shared", dynamic_shared, isinstance(dynamic_shared, Integral), "a whole number of bytes"),
+        ("expect", expect, expect is None or isinstance(expect, Mapping), "arrays by position, such as {2: a + b}"),
+        ("tolerance", tolerance, is_tolerance, f"a number from 0 to {MOST_TOLERANCE:g}; 0: equal"),
+        ("schedules", schedules, isinstance(schedules, int) and schedules >= 1, "a number of schedules, 1 or more"),
+        ("timeout", timeout, is_timeout, "a finite number of seconds above 0"),
+    ):
+        if not is_right:
+            raise UsageProblem(f"{name} = {reprlib.repr(value)}: must be {rule}")
     buffers: dict[str, Buffer] = {}
     given: list[tuple[str, Argument]] = []
     for place, value in enumerate(arguments):
@@ -96,7 +106,9 @@ def run_ptx(
                 relative=tolerance,
             )
         )
-    launch = Launch(kernel, _sizes(grid), _optional(cluster), _optional(block), dynamic_shared, tuple(given))
+    cluster_sizes = None if cluster is None else _sizes("cluster", cluster)
+    block_sizes = None if block is None else _sizes("block", block)
+    launch = Launch(kernel, _sizes("grid", grid), cluster_sizes, block_sizes, dynamic_shared, tuple(given))
     what = Launchable(
         Path("kernel.ptx"), buffers, {}, (launch,), tuple(expectations), text_given=ptx, label=kernel or "the kernel"
     )  # fmt: skip
@@ -104,12 +116,14 @@ def run_ptx(
     [checked] = check([what], CheckOptions(schedules, emulation))
     verdict = judge(what, checked)
     if not checked.failure:
-        for name, content in run(what, emulation).contents.items():
-            array = arguments[int(name.removeprefix("argument_"))]
-            if array.flags.writeable:
-                np.copyto(array, content)
-            elif array.tobytes() != content.tobytes():
+        contents = run(what, emulation).contents
+        results = {name: arguments[int(name.removeprefix("argument_"))] for name in contents}
+        for name, array in results.items():
+            if not array.flags.writeable and array.tobytes() != contents[name].tobytes():
                 raise UsageProblem(f"{name}: the kernel writes to it, and the array is read-only; give a copy")
+        for name, array in results.items():
+            if array.flags.writeable:
+                np.copyto(array, contents[name])
     return verdict
 
 
@@ -136,9 +150,8 @@ def _argument(name: str, value: Any, buffers: dict[str, Buffer]) -> Argument:
     )
 
 
-def _sizes(given: Sizes) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
-
-
-def _optional(given: Sizes | None) -> tuple[int, ...] | None:
-    return None if given is None else _sizes(given)
+def _sizes(name: str, given: Sizes) -> tuple[int, ...]:
+    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(size, Integral) for size in sizes):
+        raise UsageProblem(f"{name} = {reprlib.repr(given)}: must be a whole number, or up to three, x first")
+    return tuple(int(size) for size in sizes)

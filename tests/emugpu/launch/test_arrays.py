@@ -109,6 +109,14 @@ def test_a_read_only_array_is_an_input():
         (AXPY, {"schedules": 0}, "schedules = 0: must be a number of schedules, 1 or more"),
         (AXPY, {"schedules": "fifo"}, "schedules = 'fifo': must be a number of schedules"),
         (AXPY, {"dynamic_shared": -1}, "launch: dynamic shared memory -1 bytes: must be 0 or more"),
+        (AXPY, {"dynamic_shared": 1.5}, "dynamic_shared = 1.5: must be a whole number of bytes"),
+        (AXPY, {"grid": 4.0}, "grid = 4.0: must be a whole number, or up to three, x first"),
+        (AXPY, {"cluster": [1, "2"]}, "cluster = [1, '2']: must be a whole number, or up to three"),
+        (AXPY, {"grid": (1, 1 << 16)}, "launch: grid.y = 65536: the limit is 65535"),
+        (AXPY, {"expect": [X]}, "must be arrays by position, such as {2: a + b}"),
+        (AXPY, {"kernel": 3}, "kernel = 3: must be the name of a kernel, or a part of it"),
+        (AXPY, {"tolerance": "0"}, "tolerance = '0': must be a number from 0 to 1; 0: equal"),
+        (AXPY, {"timeout": -1}, "timeout = -1: must be a finite number of seconds above 0"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(text, options, said):
