@@ -293,11 +293,12 @@ def _covering(write: Record) -> str:
 def _no_proxy_fence(first: Record, second: Record, space: str) -> Diagnosis:
     """Diagnoses a write that is over and visible to the reader, but not to the async proxy.
 
-    Operands that cp.async has brought are a warning: CUTLASS's main loops with cp.async have no fence there.
+    Operands that cp.async or st.async has brought are a warning: CUTLASS's main loops with cp.async and FlashMLA's
+    decode on Hopper have no fence there, and the ISA does not say through which proxy st.async writes.
     """
     rule = "proxy-write-read" if space == "shared" else "proxy-global"
     suffix = ".shared::cta" if space == "shared" else ".global"
-    severity: Severity = "warning" if first.kind == "cp.async" and second.kind in MULTIPLIES else "error"
+    severity: Severity = "warning" if first.kind in ("cp.async", "st.async") and second.kind in MULTIPLIES else "error"
     return Diagnosis(
         rule, severity, f"{_name(second)} reads through the async proxy what this wrote through the generic one",
         "a barrier orders them, but no proxy fence lies on the path",

@@ -1,7 +1,8 @@
-"""Operands that cp.async copies, and that wgmma and tcgen05.mma read through the async proxy.
+"""Operands that cp.async and st.async bring, and that wgmma and tcgen05.mma read through the async proxy.
 
 cp.async writes through the generic proxy (PTX ISA, cp.async), so the multiplication needs a proxy fence. CUTLASS's main
-loops have none and run well, so its absence is a warning, if the copies are over and visible.
+loops have none and run well, so its absence is a warning, if the copies are over and visible. For st.async the ISA
+names no proxy, and FlashMLA's decode on Hopper has no fence.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ COMPLETIONS = {
 }
 COPY = "cp.async.ca.shared.global [%r1+{0}], [%d4+{0}], 4;"
 STORE = "st.shared.b32 [%r1+{0}], %r9;"
+SEND = (
+    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bars+8], 4; mov.b32 %r20, bars; add.s32 %r20, %r20, 8;"
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r1+{0}], %r9, [%r20];"
+)
+SENT = "mbarrier.arrive.shared::cta.b64 _, [bars+8];" + wait("bars+8")
 
 
 def filled(nbytes: int, write: str) -> str:
@@ -35,12 +41,12 @@ def filled(nbytes: int, write: str) -> str:
 def by_wgmma(s, write: str = COPY) -> str:
     zeros = "".join(f"mov.f32 %f{n}, 0f00000000;" for n in range(4))
     multiply = WGMMA + "wgmma.wait_group.sync.aligned 0; add.f32 %f4, %f0, %f1;"
-    return zeros + filled(WGMMA_A_BYTES + 512, write) + COMPLETIONS[s.completion] + s.fence + multiply
+    return zeros + filled(WGMMA_A_BYTES + 512, write) + COMPLETIONS.get(s.completion, s.completion) + s.fence + multiply
 
 
 def by_tcgen05(s, write: str = COPY) -> str:
     multiply = only("%thread eq 0", mma(1, 128, 16) + commit("bars")) + wait("bars")
-    written = filled(A_BYTES + B_BYTES, write) + COMPLETIONS[s.completion]
+    written = filled(A_BYTES + B_BYTES, write) + COMPLETIONS.get(s.completion, s.completion)
     return allocated(1) + written + s.fence + multiply + CTA_BARRIER + freed(1)
 
 
@@ -85,3 +91,13 @@ def test_after_stores_of_threads_it_is_an_error(body, target):
     stored = table("stores", lambda s: body(s, STORE), target)
     report, _ = stored.report(Device(), Module.from_text(stored.text(target, 2)), "setting1")
     assert {finding.rule for finding in report.errors} == {"proxy-write-read"}
+
+
+@pytest.mark.parametrize(("body", "target"), [(by_wgmma, "sm_90a"), (by_tcgen05, "sm_100a")])
+def test_what_st_async_has_brought_is_a_warning(body, target):
+    sent = Table("sent", {"completion": (SENT,), "fence": (FENCE, "")}, lambda s: body(s, SEND), lambda s: outcome(),
+                 threads=128, targets=(target,), arguments=array, grid=2, cluster=2)  # fmt: skip
+    module = Module.from_text(sent.text(target))
+    for number, expected in enumerate((set(), {"proxy-write-read"})):
+        report, end = sent.report(Device(), module, f"setting{number}")
+        assert (report.errors, {finding.rule for finding in report.warnings}, end) == ((), expected, "ends")
