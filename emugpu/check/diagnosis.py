@@ -294,7 +294,7 @@ def _no_proxy_fence(first: Record, second: Record, space: str) -> Diagnosis:
     """Diagnoses a write that is over and visible to the reader, but not to the async proxy.
 
     Operands that cp.async or st.async has brought are a warning: CUTLASS's main loops with cp.async and FlashMLA's
-    decode on Hopper have no fence there, and the ISA does not say through which proxy st.async writes.
+    decode on Hopper have no fence there, and hardware is not known to punish it.
     """
     rule = "proxy-write-read" if space == "shared" else "proxy-global"
     suffix = ".shared::cta" if space == "shared" else ".global"

@@ -1,8 +1,8 @@
 """Operands that cp.async and st.async bring, and that wgmma and tcgen05.mma read through the async proxy.
 
-cp.async writes through the generic proxy (PTX ISA, cp.async), so the multiplication needs a proxy fence. CUTLASS's main
-loops have none and run well, so its absence is a warning, if the copies are over and visible. For st.async the ISA
-names no proxy, and FlashMLA's decode on Hopper has no fence.
+Both write through the generic proxy (PTX ISA, cp.async and st.async), so the multiplication needs a proxy fence.
+CUTLASS's main loops and FlashMLA's decode on Hopper have none and run well, so its absence is a warning, if the copies
+are over and visible.
 """
 
 from __future__ import annotations
