@@ -168,6 +168,14 @@ const std::unordered_set<std::string> MIXES = {
     "aten::_unsafe_index_put", "aten::_pin_memory",
 };
 
+// Whether an operator stores to a CPU tensor. On a GPU, too, it takes indices of the device (PyTorch moves them to the
+// tensor that it stores to), and a value of the device if that has no dimensions.
+bool stores_to_cpu(const std::string &name, const IValue *arguments) {
+  if (!MIXES.count(name) || name.find("index_put") == std::string::npos) return false;
+  if (on_gpu(arguments[0].toTensor())) return false;
+  return !on_gpu(arguments[2].toTensor()) || !arguments[2].toTensor().dim();
+}
+
 // Operators that keep statistics and sums of bfloat16 and half in float on a GPU, and in their own type on a CPU.
 const std::unordered_set<std::string> IN_FLOAT = {
     "aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::native_group_norm",
@@ -206,7 +214,8 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
   const auto first = stack->size() - schema.arguments().size();
   const auto narrow = IN_FLOAT.count(name) ? widen(*stack, first) : std::nullopt;
   Aliases aliases(name);
-  const bool mixes = MIXES.count(name) && (*stack)[first].isTensor() && on_gpu((*stack)[first].toTensor());
+  const bool to_cpu = stores_to_cpu(name, stack->data() + first);
+  const bool mixes = to_cpu || (MIXES.count(name) && (*stack)[first].isTensor() && on_gpu((*stack)[first].toTensor()));
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto *alias = schema.arguments()[i].alias_info();
     IValue &value = (*stack)[first + i];
@@ -220,7 +229,7 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
                                 "PyTorch's operators by those of the CPU, and cannot run this one");
   }
   tell_computed(name);
-  const bool copies_index = mixes && aliases.mixed();  // of the CPU, to the device; the host waits for that
+  const bool copies_index = mixes && aliases.mixed();  // to the other device; the host waits for that
   if (copies_index || waits_for_size(op, name, stack->back())) synchronize_stream();
   try {
     at::AutoDispatchBelowAutograd guard;
@@ -234,7 +243,7 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
   for (size_t i = results; i < stack->size(); i++) {
     IValue &value = (*stack)[i];
     if (!value.isTensor() && !value.isTensorList()) synchronize_stream();
-    value = aliases.gpu(value);
+    if (!to_cpu) value = aliases.gpu(value);
     // The statistics that a forward operator returns behind its result stay in float.
     const bool statistics = i > results && name.find("backward") == std::string::npos;
     if (narrow && !statistics && value.toTensor().defined()) value = value.toTensor().to(*narrow);

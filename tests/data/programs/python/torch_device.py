@@ -63,9 +63,20 @@ def devices_do_not_mix():
 
 
 @check
+def a_store_to_the_cpu_takes_indices_of_the_device():
+    host, there = torch.zeros(3), torch.tensor([1], device="cuda")
+    host[there] = 2
+    host[torch.tensor([True, False, False], device="cuda")] = torch.tensor(4.0, device="cuda")
+    made = host.index_put((there,), torch.ones(1))
+    assert made.device == CPU and made.tolist() == [4, 1, 0] and host.tolist() == [4, 2, 0]
+    assert host.index_put_((there,), torch.ones(1), accumulate=True) is host and host.tolist() == [4, 3, 0]
+
+
+@check
 def what_a_gpu_refuses_is_refused():
     host, there = torch.zeros(3), torch.tensor([1], device="cuda")
-    assert "two devices" in error_of(lambda: host.index_put_((there,), torch.ones(1)))
+    assert "two devices" in error_of(lambda: host[there])
+    assert "two devices" in error_of(lambda: host.index_put_((there,), torch.ones(1, device="cuda")))
     assert "invalid device ordinal: cuda:1" in error_of(lambda: torch.empty(2, device="cuda:1"))
     assert "invalid device ordinal: cuda:1" in error_of(lambda: host.to("cuda:1"))
     assert "out of memory" in error_of(lambda: torch.empty(1 << 45, device="cuda"), torch.OutOfMemoryError)
