@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, Clock, column
@@ -10,6 +11,7 @@ from emugpu.check.history import TENSOR, Conflict, Observer
 from emugpu.check.record import SCOPES, WEAK, Record, element_size, needed_scope
 from emugpu.check.same_values import are_alike
 from emugpu.check.signals_for_lanes import Behind
+from emugpu.emulator.machine.events import Agent
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "response")
 """Kinds of accesses through the async proxy."""
@@ -201,10 +203,18 @@ def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
     return Diagnosis(f"race-{space}", "error", what, missing, fix, swap)
 
 
-def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:
+def ordered(
+    first: Record,
+    second: Record,
+    observer: Observer,
+    space: str,
+    holder: object,
+    has_acquired: Callable[[Record, Agent], bool],
+) -> Diagnosis | None:
     """Diagnoses ordered accesses: their writes may be invisible, or a proxy fence may be missing.
 
-    ``holder`` is the CTA of shared memory. Returns None if there is no fault.
+    ``holder`` is the CTA of shared memory. ``has_acquired`` says whether a write is visible to a thread of an agent's
+    CTA. Returns None if there is no fault.
     """
     if second.kind == "map":
         missing = observer.misses(first)
@@ -221,7 +231,10 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
         return _out_of_scope(first, second, "the two may take place in any order")
     if first.writes and not second.writes:
         if not knows(VISIBLE) and not first.agrees(second):
-            return _not_visible(first, second, space)
+            is_near = first.agent[:2] == second.agent[:2]
+            if is_near or (observer.is_over(first) and has_acquired(first, second.agent)):
+                return _only_completed(space)
+            return _out_of_scope(first, second, "the write may not be visible in another CTA")
         if second.kind in ASYNC and not knows(row):
             return _no_proxy_fence(first, second, space)
     elif first.writes and "reduce" in second.site.modifiers and second.kind in ASYNC and not knows(row):
@@ -306,15 +319,18 @@ def _no_proxy_fence(first: Record, second: Record, space: str) -> Diagnosis:
     )  # fmt: skip
 
 
-def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
-    same = first.agent[:2] == second.agent[:2]
-    if same:
-        return Diagnosis(
-            f"race-{space}", "warning",
-            "the write is over when this reads, but only the completion of an asynchronous operation shows it",
-            "no release and acquire between the threads", "an arrival of the writer at the mbarrier that is waited for",
-        )  # fmt: skip
-    return _out_of_scope(first, second, "the write may not be visible in another CTA")
+def _only_completed(space: str) -> Diagnosis:
+    """Diagnoses a write that the reader's CTA has made or acquired, and of which only a signal tells the reader.
+
+    The signal has the scope of the cluster (PTX ISA, tcgen05.commit, cp.async.bulk), but the ISA does not say that it
+    also releases what the thread that issued the operation has done or acquired.
+    """
+    return Diagnosis(
+        f"race-{space}", "warning",
+        "the write is over when this reads, but only the completion of an asynchronous operation shows it",
+        "no release and acquire between the threads",
+        "an arrival at the mbarrier that is waited for, by the writer or by a thread that has acquired the write",
+    )  # fmt: skip
 
 
 def _out_of_scope(first: Record, second: Record, may: str) -> Diagnosis:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check import diagnosis
-from emugpu.check.clocks import EXECUTION, Clock, Components
+from emugpu.check.clocks import EXECUTION, VISIBLE, Clock, Components
 from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.flags import Flags
@@ -267,7 +267,7 @@ class Model:
             else:
                 tell()
         for first, second in ordered:
-            found = diagnosis.ordered(first, second, who, space, holder)
+            found = diagnosis.ordered(first, second, who, space, holder, self._has_acquired)
             if found is not None:
                 tell = partial(self.blame, found, first, second, self._bytes(space, place, nbytes, holder), who.clock)
                 is_held = found.rule == "incoherent-load" and self.unused.holds(
@@ -275,6 +275,14 @@ class Model:
                 )
                 if not is_held:
                     tell()
+
+    def _has_acquired(self, write: Record, reader: Agent) -> bool:
+        """Returns whether a write is visible to a thread of the CTA of a reader."""
+        cluster = self.threads.clusters.get(reader.cluster)
+        warps = cluster.ctas[reader.cta].warps.values() if cluster is not None else ()
+        return any(
+            thread.clock.knows(write.space, write.who, write.time, VISIBLE) for warp in warps for thread in warp.parts
+        )
 
     def _blame_used(self, conflict: Conflict, verdict: Diagnosis, where: str, known: Clock) -> None:
         """Reports a conflict, as soon as a value that it concerns is used."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
-from tensor_handovers import initialise
+from tensor_handovers import commit, initialise
 from test_check_handovers_threads import arrive
 
-from emugpu.emulator import Device, TensorMap
+from emugpu.emulator import Device, Module, TensorMap
 
 INIT_FENCE = "fence.mbarrier_init.release.cluster;"
 
@@ -469,3 +469,44 @@ TABLES = [
 def test_table(table):
     found = table.disagreements(table.targets[0])
     assert not found, f"{len(found)} settings:\n" + "\n".join(found)
+
+
+def passed_on(s) -> str:
+    """A thread writes, and another one of CTA 1 reads, which waits for an mbarrier of CTA 1 at which one thread arrives."""
+    peer = "mov.b32 %r10, bars; mapa.shared::cluster.u32 %r10, %r10, 1;"
+    writes = "st.global.b32 [%m0], 1;"
+    raises = writes + "st.release.gpu.global.b32 [%m1], 1;"
+    zero, one = {
+        "acquired": (raises, spin("ld.acquire.gpu.global.b32 %r5, [%m1];") + s.signal),
+        "acquired with CTA scope": (raises, spin("ld.acquire.cta.global.b32 %r5, [%m1];") + s.signal),
+        "written in CTA 1": ("", writes + s.signal),
+        "written in CTA 0, which signals": (writes + s.signal, ""),
+    }[s.how]
+    return (
+        only("%thread eq 0", initialise(1) + INIT_FENCE) + CLUSTER_BARRIER + peer
+        + only("%thread eq 0", only("%rank eq 0", zero) + only("%rank eq 1", one))
+        + only("%rank eq 1", only("%thread eq 32", wait("bars") + "ld.global.b32 %r7, [%m0];"))
+        + CLUSTER_BARRIER
+    )  # fmt: skip
+
+
+COMMIT, ARRIVAL = commit("%r10"), "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r10];"
+
+
+@pytest.mark.parametrize(
+    "how, signal, errors, warnings",
+    [
+        ("acquired", ARRIVAL, set(), set()),
+        ("acquired", COMMIT, set(), {"race-global"}),
+        ("acquired with CTA scope", COMMIT, {"race-global"}, set()),
+        ("written in CTA 1", COMMIT, set(), {"race-global"}),
+        ("written in CTA 0, which signals", COMMIT, {"scope"}, set()),
+    ],
+)
+def test_a_commit_passes_on_what_its_thread_knows_within_its_cta_with_a_warning(how, signal, errors, warnings):
+    """The arrival of a commit has cluster scope (PTX ISA, tcgen05.commit); no text says that it releases such writes."""
+    table = Table("passed on", {"how": (how,), "signal": (signal,)}, passed_on, lambda s: outcome(), grid=2, cluster=2,
+                  arguments=flag_words)  # fmt: skip
+    report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")
+    found = [{finding.rule for finding in kind} - {"peer-exited"} for kind in (report.errors, report.warnings)]
+    assert (*found, end) == (errors, warnings, "ends"), report
