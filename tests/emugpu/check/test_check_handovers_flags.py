@@ -472,7 +472,7 @@ def test_table(table):
 
 
 def passed_on(s) -> str:
-    """A thread writes, and another one of CTA 1 reads, which waits for an mbarrier of CTA 1 at which one thread arrives."""
+    """A thread writes, and thread 32 of CTA 1 reads behind an mbarrier of its CTA, for which one thread signals."""
     peer = "mov.b32 %r10, bars; mapa.shared::cluster.u32 %r10, %r10, 1;"
     writes = "st.global.b32 [%m0], 1;"
     raises = writes + "st.release.gpu.global.b32 [%m1], 1;"
@@ -504,7 +504,7 @@ COMMIT, ARRIVAL = commit("%r10"), "mbarrier.arrive.release.cluster.shared::clust
     ],
 )
 def test_a_commit_passes_on_what_its_thread_knows_within_its_cta_with_a_warning(how, signal, errors, warnings):
-    """The arrival of a commit has cluster scope (PTX ISA, tcgen05.commit); no text says that it releases such writes."""
+    """A commit's arrival has cluster scope (PTX ISA, tcgen05.commit); no text says that it releases such writes."""
     table = Table("passed on", {"how": (how,), "signal": (signal,)}, passed_on, lambda s: outcome(), grid=2, cluster=2,
                   arguments=flag_words)  # fmt: skip
     report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")

@@ -32,7 +32,7 @@ BETWEEN = {
     "an index": lambda x: x[torch.arange(3, device="cuda")],
     "an index of the cpu": lambda x: x[torch.arange(3)],
     "a store by an index of the cpu": lambda x: x.__setitem__(torch.arange(3), 5),
-    "a store to the cpu": lambda x: torch.zeros(32).__setitem__(x, 5),
+    "a store to the cpu by an index": lambda x: torch.zeros(32).__setitem__(x, 5),
     "on the device": lambda x: x.clone().copy_(x),
     "non_blocking to": lambda x: HOST.to("cuda", non_blocking=True),
     "non_blocking copy_ of pinned memory": lambda x: x.copy_(HOST.pin_memory(), non_blocking=True),
