@@ -58,7 +58,7 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     if observer.follows(old):
         behind = observer.waits_for_lanes(old, new, new.agent.lanes)
         return _not_passed_on(old, new) if behind is None else _not_heard(old, new, behind)
-    if old.scope != WEAK != new.scope and not old.agrees(new):
+    if old.scope != WEAK != new.scope:
         return _strong_alone(old, new, space)
     if old.writes and new.writes:
         return _two_writes(old, new, space)
@@ -107,13 +107,17 @@ def _not_heard(old: Record, new: Record, behind: Behind) -> Diagnosis:
 
 
 def _strong_alone(old: Record, new: Record, space: str) -> Diagnosis:
-    """Diagnoses two strong accesses that are not morally strong relative to each other (PTX ISA 8.6)."""
+    """Diagnoses two strong accesses that are not morally strong relative to each other (PTX ISA 8.7).
+
+    Different sizes are a warning: nothing orders such accesses (8.7.2), but GPUs perform an aligned access as a whole,
+    and kernels that write a value and its flag as one word and read the flag alone rely on it.
+    """
     swap = new.site.line < old.site.line
     what = f"{_name(old)} and {_name(new)} of one place race, although both are strong"
-    if old.differs_in_size(new):
+    if old.agrees(new):
         sizes = " and ".join(map(str, sorted(8 * element_size(one.site) for one in (old, new))))
         return Diagnosis(
-            f"race-{space}", "error", what, f"they must overlap completely, but have elements of {sizes} bits",
+            f"race-{space}", "warning", what, f"they must overlap completely, but have elements of {sizes} bits",
             "accesses of one size", swap,
         )  # fmt: skip
     narrow = min((old, new), key=lambda one: one.scope)
@@ -340,8 +344,9 @@ def _out_of_scope(first: Record, second: Record, may: str) -> Diagnosis:
             "scope", "error", f"{has} a scope narrower than .gpu", "no release and acquire of GPU scope on the path",
             "__threadfence() (fence.acq_rel.gpu), or .release.gpu and .acquire.gpu",
         )  # fmt: skip
-    # Many kernels tell a CTA of their cluster by an arrival of CTA scope that they have read something.
-    severity: Severity = "error" if first.writes else "warning"
+    # By an arrival of CTA scope many kernels tell a CTA of their cluster that they have read something, or that a stage
+    # is free for st.async.
+    severity: Severity = "error" if first.writes and second.kind != "st.async" else "warning"
     return Diagnosis(
         "scope", severity, f"{has} CTA scope", "no release and acquire of cluster scope on the path",
         ".release.cluster at the arrival and .acquire.cluster at the wait",

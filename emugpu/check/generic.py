@@ -38,7 +38,7 @@ from emugpu.check.history import Observer
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
-from emugpu.check.record import ACQUIRES, RELEASES, SCOPES, WEAK, Record, element_size, needed_scope, scope_of
+from emugpu.check.record import ACQUIRES, RELEASES, SCOPES, WEAK, Record, needed_scope, scope_of
 from emugpu.check.shadow import READ_ONLY, owner, places_of, record_of
 from emugpu.check.signals_for_lanes import Found, joined
 from emugpu.check.threads import Thread
@@ -165,7 +165,7 @@ class GenericProxy:
         self.model = model
         self._lanes = lanes
         self._tensor_maps = tensor_maps
-        self._flags: dict[int, dict[tuple[str, int, int, int, int], list[Released]]] = {}
+        self._flags: dict[int, dict[tuple[str, int, int, int], list[Released]]] = {}
         """By cluster, or -1 for global memory, and by place: what strong writes have released there."""
         self._patterns: dict[int, dict[tuple[object, ...], list[Released]]] = {}
         """By cluster, and by place, CTA and warp: what release operations of the warp have released there."""
@@ -267,13 +267,13 @@ class GenericProxy:
 
     # ---- flags ----
 
-    def _places(self, event: Access) -> list[tuple[str, int, int, int, int]]:
-        """Returns the place and the size of each element."""
+    def _places(self, event: Access) -> list[tuple[str, int, int, int]]:
+        """Returns the places of the smallest elements in an access, so that one of another size finds them, too."""
         cluster = event.agent.cluster if event.space == "shared" else -1
         where = [event.where] if isinstance(event.where, int) else np.unique(event.where).tolist()
-        nbytes = event.nbytes * event.items
-        size = element_size(event.site) or nbytes
-        return [(event.space, cluster, event.cta, one + at, size) for one in where for at in range(0, nbytes, size)]
+        size, nbytes = self.model.flag_bytes, event.nbytes * event.items
+        places = (place for one in where for place in range(one // size * size, one + nbytes, size))
+        return [(event.space, cluster, event.cta, place) for place in places]
 
     def _learn(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site

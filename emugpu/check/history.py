@@ -105,9 +105,9 @@ class Observer:
 
     def may_overwrite(self, record: Record, write: Record) -> bool:
         """Returns whether the scopes on the path from an access of another CTA to a write hold both threads."""
-        if record.kind not in GENERIC or write.kind != "generic" or record.agent[:2] == write.agent[:2]:
-            return True  # kernels that run well free a stage for st.async by an arrival of CTA scope
-        return record.agrees(write) or (self.sees(record) if record.writes else self.is_over(record))
+        if record.kind not in GENERIC or write.kind not in GENERIC or record.agent[:2] == write.agent[:2]:
+            return True
+        return record.agrees(write) or self.is_over(record)
 
 
 class Reads(NamedTuple):
@@ -302,7 +302,7 @@ class Histories:
                     self.ordered.append((write, read))
             elif read.site.is_incoherent and history.is_found(number, observer):
                 self.ordered.append((write, read))
-            elif not write.agrees(read) and not history.is_found(number, observer):
+            elif not write.is_morally_strong_with(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
                 is_late = _is_late(read, write, old_writes, old_reads)
                 seen = chain(history.writes, *_of_clusters(history.alike, observer.clusters()))
@@ -332,10 +332,11 @@ class Histories:
                 if earlier.kind in asked or not is_free:
                     self.ordered.append((earlier, write))
             else:
-                if not write.is_atomic and history.is_found(number, observer):
+                is_found = history.is_found(number, observer)
+                if is_found and not (write.is_atomic and earlier.agrees(write)):
                     continue
                 kept_writes.append(earlier)
-                if not earlier.agrees(write):
+                if not is_found and not earlier.is_morally_strong_with(write):
                     self.conflicts.append(Conflict(earlier, write, False))
         alike = _without_ordered(history.alike, observer)
         if write.stored is not None:
@@ -349,7 +350,7 @@ class Histories:
                     self.ordered.append((read, write))
                 continue
             kept_reads.append(entry)
-            if not read.agrees(write):
+            if not read.is_morally_strong_with(write):
                 is_late = _is_late(read, write, history.writes, history.reads)
                 reads: Literal["one", "of warp"] = "one" if entry.is_one else "of warp"
                 others = chain(kept_writes, *_of_clusters(alike, [read.space]))

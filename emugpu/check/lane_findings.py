@@ -21,6 +21,7 @@ class _Held(NamedTuple):
     new: Record
     observer: Observer
     tell: Callable[[], None]
+    in_order: Callable[[], None]
 
 
 class LaneFindings:
@@ -29,9 +30,11 @@ class LaneFindings:
     def __init__(self) -> None:
         self._held: list[_Held] = []
 
-    def hold(self, old: Record, new: Record, observer: Observer, tell: Callable[[], None]) -> None:
-        """Keeps a finding about two accesses; ``tell`` adds it."""
-        self._held.append(_Held(old, new, observer, tell))
+    def hold(
+        self, old: Record, new: Record, observer: Observer, tell: Callable[[], None], in_order: Callable[[], None]
+    ) -> None:
+        """Keeps a finding about two accesses. ``tell`` adds it; ``in_order`` judges them as what is in order."""
+        self._held.append(_Held(old, new, observer, tell, in_order))
         if len(self._held) == MOST:
             self.decide()
 
@@ -39,5 +42,8 @@ class LaneFindings:
         """Adds the findings about lanes that have accessed the same bytes."""
         held, self._held = self._held, []
         for one in held:
-            if not one.observer.hears_of(one.old, one.new, one.old.lanes_at(one.new), one.new.lanes_at(one.old)):
+            lanes = one.old.lanes_at(one.new), one.new.lanes_at(one.old)
+            if one.observer.hears_of(one.old, one.new, *lanes):
+                one.in_order()
+            else:
                 one.tell()

@@ -90,8 +90,12 @@ class Model:
         self.has_tensor_fences = any("fence::after_thread_sync" in site.modifiers for site in sites)
         self.orders_by_strong = self.has_arrivals or any(map(_orders_by_strong, sites))
         """Whether a strong access may order other accesses, by what it releases or acquires itself or with a fence."""
-        self.has_mixed_sizes = len({element_size(site) for site in sites if _is_strong(site)}) > 1
+        strong = [site for site in sites if _is_strong(site)]
+        sizes = {element_size(site) for site in strong}
+        self.has_mixed_sizes = len(sizes) > 1 and any(site.opcode not in ATOMICS for site in strong)
         """Whether strong accesses have elements of several sizes, so that two of them may race."""
+        self.flag_bytes = min(sizes - {0}, default=1)
+        """The size of the smallest elements of strong accesses."""
         self._phases: dict[int, dict[tuple[int, int], int]] = {}
         """By cluster, CTA and barrier of threads, the component whose times are the phases that are over."""
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
@@ -263,18 +267,25 @@ class Model:
             where = self._bytes(space, place, nbytes, holder)
             tell = partial(self._blame_used, conflict, verdict, where, who.clock)
             if self.defers and verdict.rule in ("signal-for-lanes", "wait-for-lanes"):
-                self.of_lanes.hold(conflict.old, conflict.new, who, tell)
+                in_order = partial(self._judge_ordered, space, holder, conflict.old, conflict.new, place, nbytes, who)
+                self.of_lanes.hold(conflict.old, conflict.new, who, tell, in_order)
             else:
                 tell()
         for first, second in ordered:
-            found = diagnosis.ordered(first, second, who, space, holder, self._has_acquired)
-            if found is not None:
-                tell = partial(self.blame, found, first, second, self._bytes(space, place, nbytes, holder), who.clock)
-                is_held = found.rule == "incoherent-load" and self.unused.holds(
-                    Conflict(first, second, False, "one" if first.writes else "of warp"), found.rule, tell
-                )
-                if not is_held:
-                    tell()
+            self._judge_ordered(space, holder, first, second, place, nbytes, who)
+
+    def _judge_ordered(
+        self, space: str, holder: Any, first: Record, second: Record, place: int, nbytes: int, who: Observer
+    ) -> None:
+        """Reports what is wrong with two accesses that are in order, if anything."""
+        found = diagnosis.ordered(first, second, who, space, holder, self._has_acquired)
+        if found is not None:
+            tell = partial(self.blame, found, first, second, self._bytes(space, place, nbytes, holder), who.clock)
+            is_held = found.rule == "incoherent-load" and self.unused.holds(
+                Conflict(first, second, False, "one" if first.writes else "of warp"), found.rule, tell
+            )
+            if not is_held:
+                tell()
 
     def _has_acquired(self, write: Record, reader: Agent) -> bool:
         """Returns whether a write is visible to a thread of the CTA of a reader."""

@@ -109,17 +109,18 @@ class Record:
         return found
 
     def agrees(self, other: Record) -> bool:
-        """Returns whether both are strong, each in a scope that includes the other agent, and so do not race. They have
-        to overlap completely (PTX ISA 8.6: morally strong operations).
-        """
+        """Returns whether both are strong, each in a scope that includes the other agent."""
         needed = needed_scope(self.agent, other.agent)
-        return self.scope >= needed and other.scope >= needed and not self.differs_in_size(other)
+        return self.scope >= needed and other.scope >= needed
 
-    def differs_in_size(self, other: Record) -> bool:
-        """Returns whether two accesses of threads have elements of different sizes."""
-        if self.kind != "generic" or other.kind != "generic":
-            return False
-        return element_size(self.site) != element_size(other.site)
+    def is_morally_strong_with(self, other: Record) -> bool:
+        """Returns whether both agree, and so do not race, because they overlap completely (PTX ISA 8.7).
+
+        Atomics of different sizes are performed one after the other, too (PTX ISA 8.7.2).
+        """
+        if not self.agrees(other) or self.kind != "generic" or other.kind != "generic":
+            return self.agrees(other)
+        return (self.is_atomic and other.is_atomic) or element_size(self.site) == element_size(other.site)
 
     @property
     def is_atomic(self) -> bool:
@@ -135,7 +136,7 @@ def bytes_at(where: int | NDArray[np.integer], nbytes: int) -> NDArray[np.int64]
 @lru_cache(maxsize=4096)
 def element_size(site: Site) -> int:
     """Returns the bytes of an element of an access. Each element of a vector, and of a packed type, is an operation of
-    its own (PTX ISA 8.2.2, 8.2.3).
+    its own (PTX ISA 8.2.4, 8.2.5).
     """
     types = [found for word in site.modifiers if (found := re.fullmatch(r"(?:b|u|s|f|bf)(\d+)(?:x2)?", word))]
     return int(types[-1][1]) // 8 if types else 0

@@ -230,3 +230,20 @@ CLEAR = (
 )
 """Two stages, `data` and `data+1024`, hold zeros before anything else: a load too early finds something. %r1: a word of
 the lane's own in the first."""
+
+
+# ---- flags in memory ----
+
+INIT_FENCE = "fence.mbarrier_init.release.cluster;"
+_numbers = itertools.count()
+
+
+def spin(load: str) -> str:
+    """Loads %r5 until it is not 0."""
+    label = f"SPIN{next(_numbers)}"
+    return f"{label}: {load} setp.eq.u32 %p13, %r5, 0; @%p13 bra {label};"
+
+
+def flag_words(device: Device) -> list[int]:
+    """64 words of data, and two flags."""
+    return [device.upload(np.zeros(64, np.uint32)), device.upload(np.zeros(2, np.uint32))]

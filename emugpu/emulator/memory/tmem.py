@@ -65,9 +65,11 @@ class TensorMemory:
         self.unwritten = unwritten
         self.data = zeroed(4 * LANES * COLUMNS).view(np.uint32).reshape(LANES, COLUMNS)
         self.valid = zeroed(LANES * COLUMNS).view(np.bool_).reshape(LANES, COLUMNS)
-        self._undefined: NDArray[np.bool_] | None = None
-        """The words in which a product has left an undefined result, until they are valid again."""
-        self._origin = ""
+        self._undefined: NDArray[np.int32] | None = None
+        """By word: 0, or the number of the origin if a product has left an undefined result there, until it is valid
+        again.
+        """
+        self._origins: dict[str, int] = {}
         self._flat = self.data.reshape(-1)
         self.chunks = self._flat.view(CHUNK_DTYPE)
         self._flat_valid = self.valid.reshape(-1)
@@ -124,7 +126,7 @@ class TensorMemory:
                 self._smallest_allocation = ncols
                 self.valid[:, column : column + ncols] = False
                 if self._undefined is not None:
-                    self._undefined[:, column : column + ncols] = False
+                    self._undefined[:, column : column + ncols] = 0
                 self.note_readable()
                 return column
         return None
@@ -207,16 +209,21 @@ class TensorMemory:
     def undefine(self, lanes: slice, columns: slice, words: NDArray[np.bool_], origin: str) -> None:
         """Marks results of a product as undefined."""
         if self._undefined is None:
-            self._undefined = np.zeros((LANES, COLUMNS), np.bool_)
-        self._origin = self._origin or origin
-        self._undefined[lanes, columns] |= words
+            self._undefined = np.zeros((LANES, COLUMNS), np.int32)
+        self._undefined[lanes, columns][words] = self._origins.setdefault(origin, len(self._origins) + 1)
         self.valid[lanes, columns] &= ~words
 
     def is_undefined(self, lanes: slice, columns: slice) -> NDArray[np.bool_]:
         """Returns which words hold an undefined result of a product."""
         if self._undefined is None:
             return np.zeros(self.valid[lanes, columns].shape, np.bool_)
-        return self._undefined[lanes, columns] & ~self.valid[lanes, columns]
+        found: NDArray[np.bool_] = (self._undefined[lanes, columns] != 0) & ~self.valid[lanes, columns]
+        return found
+
+    def _state(self, lane: int, column: int) -> str:
+        """Returns what is wrong with a word that is not valid."""
+        number = 0 if self._undefined is None else int(self._undefined[lane, column])
+        return f", a product with {[*self._origins][number - 1]}" if number else ", which was never written"
 
     def check_accumulator(self, lanes: slice, columns: slice) -> None:
         """Handles words of a part of D that were never written, as `unwritten` says. A sum with an undefined result is
@@ -240,12 +247,8 @@ class TensorMemory:
         if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
             bad = int(place.flat[~self._flat_valid[place.flat]].min())
             lane, column = divmod(bad, COLUMNS)
-            is_product = bool(self.is_undefined(slice(lane, lane + 1), slice(column, column + 1)))
-            fault = Fault(
-                f"tcgen05.ld {place.shape} reads tensor memory lane {lane}, column {column}, "
-                + (f"a product with {self._origin}" if is_product else "which was never written"),
-                "uninitialised",
-            )
+            what = f"tcgen05.ld {place.shape} reads tensor memory lane {lane}, column {column}"
+            fault = Fault(what + self._state(lane, column), "uninitialised")
             self.unwritten.read(fault, self._flat, self._flat_valid, place.flat)
         if not place.packed:
             return self._flat.take(place.flat)

@@ -161,7 +161,7 @@ class Accumulator:
 
     def _undefine(self, where: NDArray[np.bool_], origin: str) -> None:
         """Makes values undefined. ``where`` is a mask that can be broadcast to [64, N]."""
-        if self._undefined is None:
+        if self._undefined is None or not self._undefined.any():
             self._undefined, self._origin = np.zeros((M, self.n), np.bool_), origin
         self._undefined |= where
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
+from handovers import (
+    BOX,
+    CLUSTER_BARRIER,
+    CTA_BARRIER,
+    INIT_FENCE,
+    Outcome,
+    Table,
+    flag_words,
+    only,
+    outcome,
+    spin,
+    wait,
+)
 from tensor_handovers import commit, initialise
 from test_check_handovers_threads import arrive
 
 from emugpu.emulator import Device, Module, TensorMap
-
-INIT_FENCE = "fence.mbarrier_init.release.cluster;"
 
 
 def initialised_by_flag(s) -> str:
@@ -60,14 +70,6 @@ FLAG_LOADS = {
 }
 ONE_SIDED = tuple(f"fence.{what}.gpu;" for what in ("acq_rel", "release", "acquire", "sc"))
 GRID_FENCES = ("fence.acq_rel.gpu;", "", "fence.acq_rel.cta;", "membar.gl;")
-
-
-def spin(load: str) -> str:
-    label = f"SPIN{next(_numbers)}"
-    return f"{label}: {load} setp.eq.u32 %p13, %r5, 0; @%p13 bra {label};"
-
-
-_numbers = iter(range(1 << 30))
 
 
 def flag(s) -> str:
@@ -258,11 +260,6 @@ def second_flag(s) -> str:
     )
 
 
-def flag_words(device: Device) -> list[int]:
-    return [device.upload(np.zeros(64, np.uint32)), device.upload(np.zeros(2, np.uint32))]
-
-
-BOX = 32
 ASYNC_FENCES = ("fence.proxy.async;", "fence.proxy.async.global;", "", "fence.proxy.async.shared::cta;")
 
 

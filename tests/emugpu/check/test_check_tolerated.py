@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from handovers import (
     BOX,
@@ -9,11 +11,14 @@ from handovers import (
     CLUSTER_BARRIER,
     CTA_BARRIER,
     FENCE,
+    INIT_FENCE,
     LOAD,
     STORE,
     Table,
+    flag_words,
     only,
     outcome,
+    spin,
     target,
     wait,
     words,
@@ -157,6 +162,43 @@ def pair_allocates_and_multiplies(s) -> str:
     )  # fmt: skip
 
 
+def word_and_parts(s) -> str:
+    """CTA 0 writes a word and raises a flag by a write of 64 bits; CTA 1 waits for 32 of them, then reads the word."""
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit; mov.b64 %d5, 0x100000000;"
+    sees = spin(s.read) + "fence.acq_rel.gpu; ld.global.b32 %r7, [%m0]; st.global.b32 [%m0+8], %r7;"
+    return ranks + only("%r6 eq 0", "st.global.b32 [%m0], 1;" + s.write) + only("%r6 eq 1", sees)
+
+
+def slot_handed_back(s) -> str:
+    """Rank 1 reads its own slot and hands it back to rank 0, which writes the next word into it."""
+    start = only("%thread eq 0", initialise(1) + "st.shared.b32 [data], 0;" + INIT_FENCE) + CLUSTER_BARRIER
+    start += "mov.b32 %r10, bars; mapa.shared::cluster.u32 %r10, %r10, 0; mov.b32 %r11, data;"
+    reads = f"ld.shared.b32 %r7, [data]; mbarrier.arrive.release.{s.scope}.shared::cluster.b64 _, [%r10];"
+    waits = wait("bars", 0, f".acquire.{s.scope}") + "mapa.shared::cluster.u32 %r11, %r11, 1;"
+    takes = only("%rank eq 0", waits + "st.shared::cluster.b32 [%r11], 2;") + only("%rank eq 1", reads)
+    return start + only("%thread eq 0", takes) + CLUSTER_BARRIER
+
+
+def narrow_after_wide(s) -> str:
+    """CTA 1 finds what CTA 0 has written, so that its own writes come later, whatever their scopes (PTX ISA 8.9.5)."""
+    ranks = "mov.u32 %r6, %ctaid.x; setp.ne.u32 %p12, %thread, 0; @%p12 exit;"
+    finds = spin("ld.relaxed.gpu.global.b32 %r5, [%m1];") + 2 * "red.relaxed.cta.global.add.u32 [%m1], 1;"
+    return ranks + only("%r6 eq 0", "st.relaxed.gpu.global.b32 [%m1], 1;") + only("%r6 eq 1", finds)
+
+
+PARTS = Table(
+    "a word and its parts",
+    dict(
+        write=("st.release.gpu.global.b64 [%m1], %d5;", "red.release.gpu.global.add.u64 [%m1], %d5;",
+               "st.release.gpu.global.v2.b32 [%m1], {%r6, 1};"),
+        read=("ld.relaxed.gpu.global.b32 %r5, [%m1+4];", "atom.relaxed.gpu.global.or.b32 %r5, [%m1+4], 0;"),
+    ),
+    word_and_parts, clean, grid=2, arguments=flag_words,
+)  # fmt: skip
+SLOT = Table(
+    "a slot handed back with CTA scope", dict(scope=("cluster", "cta")), slot_handed_back, clean,
+    threads=32, grid=2, cluster=2,
+)  # fmt: skip
 TOLERATED = [
     Table("waits of several kinds", {"form": (wait("bars"), wait("bars") + wait("bars"), SPIN_TEST, WAIT_WITH_HINT)},
           lambda s: copied(s.form), clean, arguments=words, targets=("sm_100a", "sm_90a")),
@@ -168,6 +210,9 @@ TOLERATED = [
     Table("registers before their wait", NO_SWITCH, registers_without_wait, clean),
     Table("a pair allocates together", NO_SWITCH, pair_allocates_and_multiplies, clean, threads=96, grid=2, cluster=2,
           arguments=operands(64)),
+    Table("a narrow reduction of what was found", NO_SWITCH, narrow_after_wide, clean, grid=2, arguments=flag_words),
+    PARTS,
+    SLOT,
 ]  # fmt: skip
 TABLES = TOLERATED
 
@@ -181,6 +226,23 @@ def test_loads_that_nobody_waits_for_are_told_to_be_waited_for():
     for finding in report.errors:
         assert finding.fix.startswith("tcgen05.wait::ld after the load"), finding
         assert finding.as_dict()["mend"] == finding.fix, "records keep their key"
+
+
+def test_accesses_of_two_sizes_are_warned_of():
+    """Unless both are atomics, which are performed one after the other whatever their sizes (PTX ISA 8.7.2)."""
+
+    def expects(s):
+        is_mixed = "64" in s.write and not ("red" in s.write and "atom" in s.read)
+        return outcome(is_mixed and "race-global")
+
+    found = replace(PARTS, expected=expects).disagreements("sm_100a", warnings=True)
+    assert not found, "\n".join(found)
+
+
+def test_a_slot_handed_back_with_cta_scope_is_warned_of():
+    table = replace(SLOT, expected=lambda s: outcome(s.scope == "cta" and "scope"))
+    found = table.disagreements("sm_100a", warnings=True)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("table", TOLERATED, ids=lambda table: table.name)

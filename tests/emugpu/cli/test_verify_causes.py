@@ -384,6 +384,24 @@ CASES = {
         buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
         parameters=("u64 part", "u64 flag"),
     ),
+    "lane 0 hands over its own word alone, to another CTA": Case(
+        """
+        ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; add.s64 %rd4, %rd2, %rd9; setp.ne.u32 %p1, %r0, 0;
+        setp.eq.u32 %p0, %r22, 1; @%p0 bra TAKE;
+        st.global.b32 [%rd4], 7; @%p1 exit; fence.acq_rel.FAULT; st.relaxed.gpu.global.b32 [%rd3], 1; exit;
+        TAKE: @%p1 exit; SPIN: ld.acquire.gpu.global.b32 %r5, [%rd3]; setp.eq.u32 %p2, %r5, 0; @%p2 bra SPIN;
+        ld.global.b32 %r1, [%rd2]; st.global.b32 [%rd0], %r1; ret;
+        """,
+        "gpu",
+        "cta",
+        ("error scope: 'part' + 0 (4 bytes): the write may not be visible in another CTA",),
+        expected="7",
+        size=1,
+        grid=2,
+        block=32,
+        buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
+        parameters=("u64 part", "u64 flag"),
+    ),
     "a bulk reduction into what threads have stored": Case(
         """
         ld.param.u64 %rd2, [part]; add.s64 %rd4, %rd2, %rd9; setp.ne.u32 %p1, %r0, 0;
@@ -417,38 +435,6 @@ CASES = {
         ("error bytes: ", "of CTA 0"),
         grid=2,
         cluster=2,
-    ),
-    "a half of a flag that is polled": Case(
-        """
-        ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; setp.ne.u32 %p1, %r0, 0; @%p1 exit;
-        setp.eq.u32 %p0, %r22, 1; @%p0 bra TAKE; mov.b64 %rd6, 1;
-        st.global.b32 [%rd2], 7; st.release.gpu.global.b64 [%rd3], %rd6; exit;
-        TAKE: ld.acquire.gpu.global.FAULT setp.eq.u32 %p3, %r5, 0; @%p3 bra TAKE;
-        ld.global.b32 %r1, [%rd2]; st.global.b32 [%rd0], %r1; ret;
-        """,
-        "b64 %rd7, [%rd3]; cvt.u32.u64 %r5, %rd7;",
-        "b32 %r5, [%rd3];",
-        ("error race-global: 'flag' + 0 ", "although both are strong", "must overlap completely, but have "),
-        expected="7",
-        size=1,
-        grid=2,
-        buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
-        parameters=("u64 part", "u64 flag"),
-    ),
-    "atomics of different sizes": Case(
-        """
-        ld.param.u64 %rd2, [part]; setp.ne.u32 %p1, %r0, 0; @%p1 exit; mov.b32 %r5, 0; mov.b64 %rd5, 0;
-        setp.eq.u32 %p0, %r22, 1; @%p0 red.relaxed.gpu.global.add.f32 [%rd2+4], %r5; @%p0 exit; FAULT
-        st.global.b32 [%rd0], 7; ret;
-        """,
-        "red.relaxed.gpu.global.add.v2.f32 [%rd2], {%r5, %r5};",
-        "red.relaxed.gpu.global.add.u64 [%rd2], %rd5;",
-        ("error race-global: 'part' + 4 (4 bytes): the write by red", "elements of 32 and 64 bits"),
-        expected="7",
-        size=1,
-        grid=2,
-        buffers='part = { dtype = "u32", shape = 64, init = "zeros" }\n',
-        parameters=("u64 part",),
     ),
     "a flag whose scope is that of the CTA": Case(
         """

@@ -188,3 +188,14 @@ class TestAllocation:
         assert tmem.not_allocated(there) == f"columns {column}..{column + 3}: not allocated; allocated columns: 0..31"
         tmem.store(there, np.full((4, 32), 7, np.uint32))
         assert (tmem.load(there) == 7).all()
+
+
+def test_an_undefined_product_names_its_own_origin():
+    tmem = numbered()
+    for column, origin in ((4, "what one load has found"), (5, "what another has found")):
+        tmem.undefine(slice(0, 32), slice(column, column + 1), np.ones((32, 1), bool), origin)
+    for column, message in ((4, "a product with what one load"), (5, "a product with what another")):
+        with pytest.raises(Fault, match=f"lane 0, column {column}, {message}"):
+            tmem.load(place("32x32b", 1, column, 0))
+    tmem.store(place("32x32b", 1, 4, 0), np.zeros((1, 32), np.uint32))
+    assert not tmem.load(place("32x32b", 1, 4, 0)).any()

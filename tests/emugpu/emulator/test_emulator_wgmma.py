@@ -284,6 +284,15 @@ def test_undefined_operands_make_rows_and_columns_undefined(what, accumulation):
         assert (again == PRODUCT).all()
 
 
+def test_an_undefined_product_names_its_own_origin():
+    """An earlier product into the same registers, which have been set to zero since, does not matter."""
+    again = f"setp.eq.u32 %p1, %thread, 21; @%p1 ld.shared.b32 %d1, [%base+{A_BYTES + B_BYTES + 4}];"
+    step = "setp.eq.u32 %p1, %thread, 21; @%p1 mov.b32 %d1, %r20;" + FENCE + MULTIPLY + COMMIT + WAIT
+    body = ZERO + NOTHING + step + ZERO + again + FENCE + MULTIPLY + COMMIT + WAIT + STORE
+    with pytest.raises(Fault, match=rf"shared memory byte {1024 + A_BYTES + B_BYTES + 4:#x} is read but was never"):
+        matrix_of(program(body, uninitialised="poison"))
+
+
 def test_early_overwriting_of_operands_is_seen_by_some_schedule():
     clear = "shl.b32 %r3, %thread, 4;\nadd.u32 %r3, %r3, %base;\nmov.b32 %r4, 0;\n"
     clear += "st.shared.v4.b32 [%r3], {%r4, %r4, %r4, %r4};\n"
