@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from emugpu.debug.recording import Recording, Watched
 from emugpu.emulator.machine.events import Agent
 from emugpu.emulator.machine.machine import Machine
+from emugpu.emulator.machine.slots import slots_of
 from emugpu.emulator.machine.state import Cta, Fragment
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.launching import run
@@ -118,7 +119,9 @@ class Stopped:
     def value(self, fragment: Fragment, slot: int) -> Any:
         """Returns the value of a register, as `registers` yields it."""
         index, live, local = self.place(fragment)
-        return local.get(f"v{slot}", fragment.registers[slot] if slot in live or index < 0 else GONE)
+        if f"v{slot}" in local:
+            return local[f"v{slot}"]
+        return fragment.current(1 << slot)[slot] if slot in live or index < 0 else GONE
 
     def place(self, fragment: Fragment) -> tuple[int, set[int], dict[str, Any]]:
         """Returns the instruction that a fragment executes or will execute next, and what is needed to read its
@@ -132,4 +135,4 @@ class Stopped:
         if self._running is not None and self._running[0] == fragment.agent:
             # It may be in a later block than the fragment's, because several blocks run in a row.
             index, local = self._running[1:]
-        return index, set(code.live_in[bisect_right(code.first, index) - 1]) if index >= 0 else set(), local
+        return index, set(slots_of(code.live_in[bisect_right(code.first, index) - 1])) if index >= 0 else set(), local

@@ -18,6 +18,7 @@ from emugpu.emulator.machine import events
 from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.machine.schedule import RandomSchedule
 from emugpu.emulator.machine.sinks import DeferredSink
+from emugpu.emulator.machine.slots import set_of
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.local import LocalMemory
 from emugpu.emulator.memory.shared import SharedMemory
@@ -95,7 +96,7 @@ def same(text: str, **options: Any) -> dict[str, Any]:
 # ---- single micro-operations ----
 
 FULL = 0xFFFFFFFF
-DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8
+DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 64
 
 
 class TakenBack(Exception):
@@ -136,10 +137,12 @@ def run_operation(
     cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
     warp = SimpleNamespace(alive=FULL, local=LocalMemory(0), arriving=[])
     fragment = SimpleNamespace(
-        native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={},
-        pending_loads=[], pending_stores=[],
+        native=None, registers=registers, outdated=0, unpassed=-1, current=lambda wanted: registers, mask=FULL,
+        join_block=None, cta=cta, warp=warp, tokens={}, pending_loads=[], pending_stores=[],
     )  # fmt: skip
     assert engine.run(fragment, 0, 64) == (0, -1, 0)
+    if fragment.outdated:
+        fragment.fetch(fragment, fragment.outdated)
     return registers[DESTINATION]
 
 
@@ -152,7 +155,8 @@ def _plan_of(name: str, guarded: bool, negated: bool, imm: int) -> NativePlan:
     operation = BY_NAME[name]
     rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
     rows += [(GUARD, PREDICATE)] if guarded else []
-    piece = Piece(0, 1, 0, [(row, row, kind) for row, kind in rows])
+    kinds = dict(rows)
+    piece = Piece(0, 1, 0, set_of(kinds))
     return NativePlan(
         pieces=[[piece]],
         branches={},
@@ -163,20 +167,19 @@ def _plan_of(name: str, guarded: bool, negated: bool, imm: int) -> NativePlan:
         location_slots=np.array([DESTINATION | kind_of(operation.result) << 16], np.int32),
         saved_slots=np.zeros(1, np.int32),
         rows=ROWS,
-        slot_of_row=list(range(ROWS)),
+        kinds=[kinds.get(row, 0) for row in range(ROWS)],
         literal_rows=[],
         literals=np.zeros((0, ROW_BYTES), np.uint8),
         filled=lambda f: (),
         filled_rows=[],
         cta_rows=None,
         accesses={},
-        live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
+        live=[0, 1 << DESTINATION],
         barriers=[],
         stores={},
         calls=[],
         tracks_memory=False,
         early_reads=[],
-        needs_all=[True],
         has_all_rows=[True],
         make_functions=lambda block: None,
     )

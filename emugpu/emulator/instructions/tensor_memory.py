@@ -296,7 +296,7 @@ def early_read(name: str, line: int) -> str:
     return f"reads register {name} of the tcgen05.ld at PTX line {line} before tcgen05.wait::ld"
 
 
-def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name: str) -> Value:
+def load_early(f: Fragment, site: Site, slot: int, name: str) -> Value:
     """Returns a register of a tcgen05.ld that is being read. If no wait has covered the load, warns."""
     for pending in f.pending_loads:
         if any(s == slot and lanes & f.mask for s, lanes in zip(pending.slots, pending.open, strict=True)):
@@ -307,7 +307,7 @@ def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name:
             elif f.grid.sink is not None and pending.operation is not None:
                 f.grid.sink(events.TensorMemoryWaited(f.agent, site, "use", (pending.operation,)))
             break
-    return registers[slot]
+    return f.current(1 << slot)[slot]
 
 
 def forget_load(f: Fragment, slot: int) -> None:
@@ -324,7 +324,7 @@ def _deliver(f: Fragment, pending: PendingLoad) -> None:
     if f.mask == min(pending.open) == FULL_MASK:
         pending.open = [0] * len(pending.slots)
         for slot, row in zip(pending.slots, rows, strict=True):
-            f.registers[slot] = row
+            f.set(slot, row)
         return
     for n, slot in enumerate(pending.slots):
         lanes = pending.open[n] & f.mask
@@ -333,11 +333,11 @@ def _deliver(f: Fragment, pending: PendingLoad) -> None:
             continue
         if f.single >= 0:
             row = rows[n]
-            f.registers[slot] = row.of_lane(f.single) if isinstance(row, Poison) else lane_value(row, f.single)
+            f.set(slot, row.of_lane(f.single) if isinstance(row, Poison) else lane_value(row, f.single))
         elif lanes == f.mask:
-            f.registers[slot] = rows[n]
+            f.set(slot, rows[n])
         else:
-            f.registers[slot] = select(lane_array(lanes), rows[n], f.registers[slot])
+            f.set(slot, select(lane_array(lanes), rows[n], f.current(1 << slot)[slot]))
 
 
 def wait_for_loads(f: Fragment, site: Site) -> None:

@@ -78,9 +78,6 @@ class BlockEngine(Protocol):
     def diverge(self, f: Fragment, block: int) -> int:
         """Splits a fragment at the end of a block that the engine has run."""
 
-    def settle(self, f: Fragment) -> None:
-        """Brings a fragment's registers up to date, because Python is about to run it."""
-
     def flush(self) -> None:
         """Reports the outstanding events to the sink, because nothing follows."""
 

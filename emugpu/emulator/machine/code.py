@@ -27,13 +27,14 @@ SPLIT.
 class Code:
     """``functions[b]`` runs basic block ``b``, whose instructions are ``first[b]`` to ``last[b]``.
 
-    families: for each block, a histogram of its instructions by family, for the counters. live_in: for each block, the
-    registers that may be read at or after its start. dtypes: for each register, the dtype of its array. initial: the
-    registers of a warp that starts. local_bytes: the size of a thread's local memory frame. symbols: the device
-    variables that the kernel names. places: for each variable and parameter its state space and its offset there; for
-    global ones the state space only. native: returns the plan of what can run natively, or None, for a launch that is
-    quiet or not, and early or not (`Planner`); the plan is made at the first call. instruction_at: for each line of the
-    generated source, the instruction it belongs to. values: what the values of loads can reach, a `LoadedValues`.
+    families: for each block, a histogram of its instructions by family, for the counters. live_in: for each block,
+    the set of registers that may be read at or after its start. dtypes: for each register, the dtype of its array.
+    initial: the registers of a warp that starts. local_bytes: the size of a thread's local memory frame. symbols:
+    the device variables that the kernel names. places: for each variable and parameter its state space and its
+    offset there; for global ones the state space only. native: returns the plan of what can run natively, or None,
+    for a launch that is quiet or not, and early or not (`Planner`); the plan is made at the first call.
+    instruction_at: for each line of the generated source, the instruction it belongs to. values: what the values of
+    loads can reach, a `LoadedValues`.
     """
 
     kernel: PtxKernel
@@ -46,7 +47,7 @@ class Code:
     first: Sequence[int]
     last: Sequence[int]
     families: Sequence[Counter[str]]
-    live_in: Sequence[Sequence[int]]
+    live_in: Sequence[int]
     dtypes: Sequence[Any]
     initial: Sequence[Value]
     static_shared: int

@@ -16,6 +16,7 @@ from emugpu.emulator.machine.code import EXIT, SPLIT, Code
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
 from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.slots import ALL, slots_of
 from emugpu.emulator.machine.state import Fragment, JoinPoint, Warp
 
 
@@ -46,15 +47,14 @@ def diverge_many(f: Fragment, selector: Value, targets: Sequence[int], join: int
 
 def split(f: Fragment, parts: Sequence[tuple[int, int]], join: int) -> None:
     """Replaces a fragment by one for each (mask, block); they meet again at block ``join``."""
-    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, f.registers, f.native)]
-    code = f.grid.code
+    registers = f.current(ALL)
+    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, registers, f.native, f.unpassed)]
     children = []
     for mask, block in parts:
-        child = Fragment(f.warp, mask, f.registers, block, joins)
-        if child.single >= 0:
-            child.registers = _registers_of_lane(f, child.single, code.live_in[block] if block != EXIT else ())
-        else:
-            child.registers = list(f.registers)
+        child = Fragment(f.warp, mask, list(registers), block, joins)
+        child.unpassed = 0
+        if child.single >= 0 and block != EXIT:
+            child.outdated, child.fetch = f.grid.code.live_in[block], _fetch_lane
         child.tokens = dict(f.tokens)
         child.observed = dict(f.observed)
         child.pending_loads = list(f.pending_loads)
@@ -68,14 +68,15 @@ def split(f: Fragment, parts: Sequence[tuple[int, int]], join: int) -> None:
         f.grid.wakeups.start(child)
 
 
-def _registers_of_lane(f: Fragment, lane: int, slots: Sequence[int]) -> list[Value]:
-    registers = list(f.grid.code.initial)
-    for slot in slots:
+def _fetch_lane(f: Fragment, wanted: int) -> None:
+    """Takes the only lane of a fragment from registers that it still has as they were before it split off."""
+    for slot in slots_of(f.outdated & wanted & ~f.unpassed):
         value = f.registers[slot]
         if isinstance(value, np.ndarray):
-            value = value.item(lane)
-        registers[slot] = value.of_lane(lane) if isinstance(value, Poison) else value
-    return registers
+            f.registers[slot] = value.item(f.single)
+        elif isinstance(value, Poison):
+            f.registers[slot] = value.of_lane(f.single)
+    f.outdated &= ~wanted
 
 
 def restrict(f: Fragment, guard: Value) -> Fragment | None:
@@ -217,7 +218,11 @@ def _complete_join(join: JoinPoint) -> None:
     if not join.arrived or arrived != join.mask:
         return
     parts, join.arrived = join.arrived, []
-    merged = parts[0] if len(parts) == 1 else _merge(parts, join)
+    if len(parts) == 1:
+        merged = parts[0]
+        merged.unpassed = ALL
+    else:
+        merged = _merge(parts, join)
     merged.joins = merged.joins[:-1]
     merged.join_block = merged.joins[-1].block if merged.joins else None
     merged.block = join.block
@@ -227,22 +232,26 @@ def _complete_join(join: JoinPoint) -> None:
 def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
     first = parts[0]
     code: Code = first.grid.code
+    written = ALL if all(fragment.single >= 0 for fragment in parts) else 0
     for fragment in parts:
-        if fragment.native is not None:
-            fragment.native.settle(fragment)
-    registers: list[Value] = list(code.initial)
-    second = parts[1].registers
-    for slot in code.live_in[join.block]:
-        value = first.registers[slot]
+        written |= ALL if fragment.native is not None else fragment.unpassed
+    written &= code.live_in[join.block]
+    registers, second, unpassed = list(join.before), parts[1].registers, join.unpassed
+    for fragment in parts:
+        fragment.current(written)
+    for slot in slots_of(written):
+        value, before = first.registers[slot], join.before[slot]
         if value is not second[slot] or len(parts) > 2:
-            before = join.before[slot]
             if isinstance(before, np.ndarray) and _is_unchanged(parts, slot, before):
                 value = before
             else:
                 value = merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
-        registers[slot] = value
+        if value is not before:
+            registers[slot] = value
+            unpassed |= 1 << slot
     merged = Fragment(first.warp, join.mask, registers, join.block, first.joins)
-    merged.native, join.native = join.native, None
+    merged.native, merged.unpassed = join.native, unpassed
+    join.native, join.unpassed = None, ALL
     for fragment in parts:
         merged.tokens.update(fragment.tokens)
         for barrier, phase in fragment.observed.items():

@@ -301,7 +301,6 @@ class Machine:
     def _go_on(self, fragment: Fragment, stop: Stop) -> bool:
         """Finishes a turn that the engine began. Returns whether the fragment only polled."""
         assert self.engine is not None
-        self.engine.settle(fragment)
         if stop.reason.name == "HAD_TURN":
             return self._had_turn(fragment)
         if stop.reason.name == "STANDS_BY":
@@ -327,8 +326,6 @@ class Machine:
         """
         if self.grid.sink is not None and fragment.streak == 0 and stop is None:
             self.grid.sink(events.Resumed(fragment.agent))
-        if self.engine is not None:
-            self.engine.settle(fragment)
         if stop is None and (fragment.block < 0 or fragment.block == fragment.join_block):
             self._stop(fragment, fragment.block)
             return False
@@ -456,7 +453,7 @@ class Machine:
                 block = fragment.block
                 if n & (n - 1) == 0:
                     saved_block, changes = block, self.wakeups.changes
-                    saved = [fragment.registers[slot] for slot in code.live_in[block]]
+                    saved = fragment.values(code.live_in[block])
                     watch.begin()
                 following = code.functions[block](fragment, fragment.registers)
                 if following != BLOCKED:
@@ -471,7 +468,7 @@ class Machine:
                     self._stop(fragment, following)
                     return None
                 if following == saved_block and self.wakeups.changes == changes and grid.clock_reads == clock_reads:
-                    now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
+                    now = fragment.values(code.live_in[saved_block])
                     if same(saved, now, fragment):
                         return True
         except OF_INSTRUCTIONS as error:

@@ -139,7 +139,7 @@ class Patience:
         return released
 
     def _may_give_up(self, fragment: Fragment, patience: int) -> bool:
-        registers = [fragment.registers[slot] for slot in self._code.live_in[fragment.block]]
+        registers = fragment.values(self._code.live_in[fragment.block])
         now = _Look(fragment.block, registers, self._wakeups.changes)
         then = self._gave_up.get(fragment.agent)
         if then is not None and then.changes == now.changes:

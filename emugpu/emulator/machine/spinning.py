@@ -62,9 +62,7 @@ class Spinning:
         return self.looks
 
     def _registers(self, f: Fragment) -> list[Any]:
-        if self._machine.engine is not None:
-            self._machine.engine.settle(f)
-        return [f.registers[slot] for slot in self._machine.code.live_in[f.block]] if f.block >= 0 else []
+        return f.values(self._machine.code.live_in[f.block]) if f.block >= 0 else []
 
     def watch(self) -> None:
         """Gives the ready fragments their turns, and raises Livelock if they come back to where they were twice."""

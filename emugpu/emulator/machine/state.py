@@ -28,6 +28,7 @@ from emugpu.emulator.machine.kernel_launch import Dim3, KernelLaunch, Printed
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lanes_of
 from emugpu.emulator.machine.register_pool import RegisterPool, registers_at_entry
 from emugpu.emulator.machine.sinks import Sink
+from emugpu.emulator.machine.slots import ALL, slots_of
 from emugpu.emulator.machine.warpgroup import Member, Warpgroup
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, RESERVED_SHARED
 from emugpu.emulator.memory.bytes import SpareBytes
@@ -436,16 +437,18 @@ class Warp:
 class JoinPoint:
     """The lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``.
 
-    ``before``: the registers that the lanes had in common when they split. ``native``: the engine's copy of them.
+    ``before``: the registers that the lanes had in common when they split. ``native``: the engine's copy of them, which
+    lacks those in the set ``unpassed``.
     """
 
-    __slots__ = ("arrived", "before", "block", "mask", "native")
+    __slots__ = ("arrived", "before", "block", "mask", "native", "unpassed")
 
-    def __init__(self, block: int, mask: int, before: list[Value], native: Any = None):
+    def __init__(self, block: int, mask: int, before: list[Value], native: Any = None, unpassed: int = ALL):
         self.block = block
         self.mask = mask
         self.before = before
         self.native = native
+        self.unpassed = unpassed
         self.arrived: list[Fragment] = []
 
 
@@ -478,8 +481,10 @@ class PendingStore:
 class Fragment:
     """Lanes of one warp that execute together.
 
-    ``registers`` is indexed by register slot. ``block`` is the basic block to run next. ``streak`` counts the blocks
-    that have run since the fragment last waited.
+    ``registers`` is indexed by register slot. The set (`slots.set_of`) ``outdated`` has those that ``fetch`` must bring
+    up to date before they are read. ``unpassed`` has those that the native engine's rows lack; in a fragment that the
+    engine has not run, those written since it split off. ``block`` is the basic block to run next. ``streak`` counts
+    the blocks that have run since the fragment last waited.
     """
 
     __slots__ = (
@@ -488,6 +493,7 @@ class Fragment:
         "block",
         "count",
         "cta",
+        "fetch",
         "grid",
         "join_block",
         "joins",
@@ -496,6 +502,7 @@ class Fragment:
         "mask",
         "native",
         "observed",
+        "outdated",
         "pending_loads",
         "pending_stores",
         "polled",
@@ -504,6 +511,7 @@ class Fragment:
         "streak",
         "timed_out",
         "tokens",
+        "unpassed",
         "waiting",
         "warp",
     )
@@ -513,6 +521,9 @@ class Fragment:
         self.cta = warp.cta
         self.grid = warp.cta.grid
         self.registers = registers
+        self.outdated, self.unpassed = 0, ALL
+        self.fetch: Any = None
+        """A function that brings registers of a fragment up to date."""
         self.block = block
         self.joins = joins
         self.join_block = joins[-1].block if joins else None
@@ -555,6 +566,21 @@ class Fragment:
     def polls(self) -> bool:
         """Whether it is suspended in an instruction that only tests (test_wait)."""
         return self.waiting is not None and "test_wait" in self.waiting.site.modifiers
+
+    def current(self, wanted: int) -> list[Value]:
+        """Returns all registers, of which the wanted ones are up to date."""
+        if self.outdated & wanted:
+            self.fetch(self, wanted)
+        return self.registers
+
+    def values(self, wanted: int) -> list[Value]:
+        """Returns the values of some registers, in the order of their slots."""
+        registers = self.current(wanted)
+        return [registers[slot] for slot in slots_of(wanted)]
+
+    def set(self, slot: int, value: Value) -> None:
+        self.registers[slot] = value
+        self.unpassed |= 1 << slot
 
     def require_whole_warp(self) -> None:
         """Raises Fault unless all living lanes of the warp are here (``.aligned`` and ``.sync`` instructions)."""

@@ -22,6 +22,7 @@ from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine.barriers import Wakeups
 from emugpu.emulator.machine.events import Operation
 from emugpu.emulator.machine.poison import Poison, made
+from emugpu.emulator.machine.slots import set_of
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.units.mma import MmaUnit
 from emugpu.emulator.units.wgmma import (
@@ -41,19 +42,26 @@ _NOTHING = {type(None)}
 class Lanes(Protocol):
     """Lanes of a warp that execute together. single: the lane if there is only one, else -1."""
 
-    registers: list[Any]
     single: int
+
+    def current(self, wanted: int) -> list[Any]: ...
+    def set(self, slot: int, value: Any) -> None: ...
 
 
 class RegisterList:
     """The registers that a wgmma.mma_async names as D or as A. Each distinct list of a kernel is one such object."""
 
-    __slots__ = ("names", "read", "slots")
+    __slots__ = ("_all", "_read", "names", "slots")
 
     def __init__(self, slots: Sequence[int], names: Sequence[str]) -> None:
         self.slots = tuple(slots)
         self.names = tuple(names)
-        self.read = itemgetter(*slots)
+        self._all, self._read = set_of(slots), itemgetter(*slots)
+
+    def read(self, f: Lanes) -> Sequence[Any]:
+        """Returns their values."""
+        held: Sequence[Any] = self._read(f.current(self._all))
+        return held
 
     def __str__(self) -> str:
         return f"{{{self.names[0]}, .., {self.names[-1]}}}"
@@ -70,9 +78,8 @@ class HeldRegisters:
     def check(self) -> None:
         """Raises Fault if one of them has been written since."""
         for fragment in self.fragments:
-            held = fragment.registers
-            for slot, name, value in zip(self.registers.slots, self.registers.names, self.values, strict=True):
-                now = held[slot]
+            held = self.registers.read(fragment)
+            for now, name, value in zip(held, self.registers.names, self.values, strict=True):
                 if now is value:
                     continue
                 now, then = (v.value if type(v) is Poison else v for v in (now, value))
@@ -205,7 +212,7 @@ class Member:
 
         warn: called with a message if a fence is missing; ptxas inserts that fence itself.
         """
-        held = registers.read(f.registers)
+        held = registers.read(f)
         binding = self.bindings.get(registers)
         if set(map(type, held)) == _NOTHING:
             if binding is not None:
@@ -224,12 +231,12 @@ class Member:
             )
         self._release_overlapping(registers, fragments)
         if keep:
-            held = registers.read(f.registers)
+            held = registers.read(f)
             if any(value is None for value in held):
                 lacking = next(n for n, v in zip(registers.names, held, strict=True) if v is None)
                 raise Fault(f"adds to register {lacking}, which holds nothing yet", "wgmma")
         for slot in registers.slots:
-            f.registers[slot] = None
+            f.set(slot, None)
         accumulator = self.group.accumulators.get(registers)
         if accumulator is None:
             accumulator = Accumulator(self.group.unit, n)
@@ -254,12 +261,12 @@ class Member:
         """Makes the results of the first ``covered`` instructions readable, because a wait covers them."""
         for binding in self.bindings.values():
             if not binding.readable and binding.last <= covered:
-                if set(map(type, binding.registers.read(f.registers))) != _NOTHING:
+                if set(map(type, binding.registers.read(f))) != _NOTHING:
                     raise self.overwritten(f, binding)
                 binding.readable = True
 
     def overwritten(self, f: Lanes, binding: Binding) -> Fault:
-        held = binding.registers.read(f.registers)
+        held = binding.registers.read(f)
         name = next(n for n, v in zip(binding.registers.names, held, strict=True) if v is not None)
         return Fault(f"register {name} was written while a wgmma that accumulates in it was in flight", "wgmma")
 
@@ -278,10 +285,10 @@ class Member:
             for fragment in fragments:
                 lane = fragment.single
                 own = values if lane < 0 else [_of_lane(value, lane) for value in values]
-                held = fragment.registers
-                for slot, value in zip(registers.slots, own, strict=True):
-                    if held[slot] is None:
-                        held[slot] = value
+                held = registers.read(fragment)
+                for slot, old, value in zip(registers.slots, held, own, strict=True):
+                    if old is None:
+                        fragment.set(slot, value)
             del self.bindings[registers]
 
     def pending(self, slot: int) -> bool:

@@ -16,11 +16,10 @@ from emugpu.emulator.errors import OF_INSTRUCTIONS
 from emugpu.emulator.instructions.table import Function
 from emugpu.emulator.instructions.values import select
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS, Mark
-from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.rows import PREDICATE, WIDE
 
 TYPE = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_ssize_t, ctypes.c_ssize_t)
-_UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
+_POISON = int(Mark.POISON)
 
 
 @dataclass(frozen=True)
@@ -97,13 +96,10 @@ class Caller:
         result = f.function(*f.before, *values, *f.after)
         if call.merges:
             result = select(holds, result, old, 64 if kind == WIDE else 32)
-        rows.stamps[row] = self._files.table[FRAGMENT_FIELDS * number + Field.STAMP]
+        rows.changed[row // 8] |= 1 << row % 8
         return int(rows.put(row, kind, result))
 
 
 def _value(rows: Any, row: int, kind: int) -> Any:
     """Returns the value of a row as Python has it, or None if it has undefined lanes."""
-    mark, held = rows.marks[row], (rows.wide if kind == WIDE else rows.narrow)[row]
-    if mark == _UNIFORM:
-        return bool(held[0]) if kind == PREDICATE else int(held[0])
-    return None if mark != _VARIED else held != 0 if kind == PREDICATE else held
+    return rows.value(row, kind) if rows.marks[row] != _POISON else None

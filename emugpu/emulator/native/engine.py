@@ -2,8 +2,7 @@
 
 If fragments have their turns in the order in which they became ready, the interpreter schedules them itself
 (`NativeEngine.take_turns`): it goes from one fragment to the next as they wait at barriers, diverge and rejoin, until
-one of them needs Python. New fragments that still exist then become Python objects. A fragment's registers are updated
-when Python next runs it (`FragmentRunner.settle`).
+one of them needs Python. New fragments that still exist then become Python objects.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from emugpu.emulator.native.fragment_runner import NO_BLOCK, FragmentRunner
 from emugpu.emulator.native.layout import (
     BARRIER_FIELDS,
     CTA_FIELDS,
-    FIRST_ROW,
     JOIN_FIELDS,
     NAMED_BARRIERS,
     Context,
@@ -281,7 +279,7 @@ class NativeEngine(FragmentRunner):
         self._cta = None
         with self._place.caller:
             self._library.run_turns(self._place.context_address, turns)
-        result: list[int] = self._place.out[:FIRST_ROW].tolist()
+        result: list[int] = self._place.out.tolist()
         return result
 
     def _give(self, f: Fragment, now: _Participants) -> bool:
@@ -297,9 +295,9 @@ class NativeEngine(FragmentRunner):
             cta = self._give_cta(f.cta, now)
         join, join_block = self._give_joins(f, now) if f.joins else (-1, NO_BLOCK)
         if join >= 0:
-            if not self._complete(f, self._plan.live_rows[block], now):
+            if not self._give_rows(f, self._plan.live[block], now):
                 return False
-        elif meets or not self._renew(f, block, now):
+        elif meets or not self._give_rows(f, self._plan.pieces[block][0].needs, now):
             return False
         self._give_state(f, cta, join, join_block, FragmentState.READY, now)
         return True
@@ -320,17 +318,12 @@ class NativeEngine(FragmentRunner):
         barrier.waiters = []
         return True
 
-    def _renew(self, f: Fragment, block: int, now: _Participants) -> bool:
-        """Passes the registers that native code may read from a block on, unless it has them."""
-        if f.native is not None and f.native.is_fresh:
-            return True
-        return self._give_rows(f, self._plan.pieces[block][0].needs, now, self._plan.needs_all[block])
-
-    def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Participants, is_complete: bool) -> bool:
+    def _give_rows(self, f: Fragment, needs: int, now: _Participants) -> bool:
+        """Passes these registers, the pending stores, and the barrier at which a fragment has arrived."""
         named: Any = [item for item in f.tokens.items() if _is_named(item[0])]
-        if not self._hand_in(f, rows) or len(named) > 1:
+        if not self._hand_in(f, needs) or len(named) > 1:
             return False
-        f.native.is_fresh = True
+        is_complete = not f.unpassed & self._plan.live[f.block]
         number = f.native.number
         barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)
         base = FIELDS * number
@@ -394,9 +387,8 @@ class NativeEngine(FragmentRunner):
         number = self._place.context[Context.JOIN_COUNT]
         if not self._plan.has_all_rows[point.block] or number >= JOIN_ROOM // 2:
             return None
-        rows = self._plan.live_rows[point.block]
         for f in point.arrived:
-            if not _is_plain(f) or not self._complete(f, rows, now):
+            if not _is_plain(f) or not self._give_rows(f, self._plan.live[point.block], now):
                 return None
         self._place.context[Context.JOIN_COUNT] = number + 1
         now.numbers[point] = number
@@ -413,25 +405,14 @@ class NativeEngine(FragmentRunner):
         self._place.joins[base : base + JOIN_FIELDS] = array("q", about)
         return number
 
-    def _complete(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Participants) -> bool:
-        """Passes all live registers."""
-        if f.native is not None and f.native.is_fresh and self._table[FIELDS * f.native.number + Field.IS_COMPLETE]:
-            return True
-        if f.native is not None:
-            self.settle(f)
-        return self._give_rows(f, rows, now, True)
-
     def _make_splittable(self, number: int, now: _Participants) -> bool:
         """Passes what native code needs to split a fragment."""
         base = FIELDS * number
         if not self._table[base + Field.IS_COMPLETE]:
-            f = now.objects[number]
-            f.native.is_ahead = True
-            self.settle(f)
-            if not self._hand_in(f, self._plan.live_rows[self._table[base + Field.LOCATION]]):
+            f, location = now.objects[number], self._table[base + Field.LOCATION]
+            self._take_state(f, location)
+            if not self._hand_in(f, self._plan.live[location]):
                 return False
-            f.native.is_fresh = True
-            self._new_stamp(base)
             self._table[base + Field.IS_COMPLETE] = 1
         else:
             return self._place.context[Context.FREE_COUNT] < ROOM and self._files.grow()
@@ -486,7 +467,7 @@ class NativeEngine(FragmentRunner):
         f = Fragment(origin.warp, fields[Field.MASK], list(origin.registers), fields[Field.BLOCK], joins)
         f.tokens, f.observed = dict(origin.tokens), dict(origin.observed)
         f.pending_loads, f.pending_stores = list(origin.pending_loads), list(origin.pending_stores)
-        f.native = File(self.settle, self._files, number)
+        f.native, f.unpassed = File(self._files, number), 0
         table, base = self._table, FIELDS * number
         table[base + Field.HAS_OBJECT], table[base + Field.ORIGIN] = 1, number
         now.objects[number] = f
@@ -495,8 +476,7 @@ class NativeEngine(FragmentRunner):
 
     def _update(self, f: Fragment, fields: list[int], now: _Participants) -> None:
         f.block, f.streak = fields[Field.BLOCK], fields[Field.STREAK]
-        f.native.is_fresh = f.native.is_ahead = True
-        self._take_pending(f)
+        self._take_state(f, fields[Field.LOCATION])
         f.joins = self._joins_of(fields[Field.JOIN], now)
         f.join_block = f.joins[-1].block if f.joins else None
         if f.tokens:

@@ -17,19 +17,19 @@ from emugpu.emulator.machine.block_engine import Stop
 from emugpu.emulator.machine.code import BLOCKED, Code
 from emugpu.emulator.machine.divergence import diverge
 from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.slots import ALL, slots_of
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, PendingStore
 from emugpu.emulator.memory.global_memory import Allocation, GlobalMemory
 from emugpu.emulator.memory.tmem import place
-from emugpu.emulator.native.layout import FIRST_ROW, IN_PYTHON, MOST_STORES, Context, Result, StopReason
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
+from emugpu.emulator.native.layout import IN_PYTHON, MOST_STORES, Context, Mark, Result, StopReason
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import NativePlan, Piece
-from emugpu.emulator.native.rows import PREDICATE
 from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import File, Workspace
 
-NO_BLOCK = -3
+NO_BLOCK, POISON = -3, int(Mark.POISON)
 
 
 class FragmentRunner:
@@ -41,7 +41,7 @@ class FragmentRunner:
         self._functions = code.functions
         self._plan = plan
         self._grid = grid
-        self._rows = plan.rows
+        self._unchanged = bytes(plan.rows // 8)
         self.counts = np.zeros(len(code.functions), np.int64)
         """Counts blocks that ran natively and that the machine has not counted yet."""
         self._place = plan.workspaces.pop() if plan.workspaces else Workspace(plan)
@@ -158,10 +158,11 @@ class FragmentRunner:
     def diverge(self, f: Fragment, block: int) -> int:
         """Splits a fragment at the branch that ends a block. Returns what the block's function would have returned."""
         branch = self._plan.branches[block]
-        return diverge(f, f.registers[branch.predicate], branch.yes, branch.no, self._plan.joins[block])
+        slot = branch.predicate
+        return diverge(f, f.current(1 << slot)[slot], branch.yes, branch.no, self._plan.joins[block])
 
-    def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> bool:
-        """Passes these registers to the interpreter, and whose they are. Returns False if it is impossible."""
+    def _hand_in(self, f: Fragment, needs: int) -> bool:
+        """Passes those of these registers that Python has written. Returns False if it is impossible."""
         if f.warp.arriving or (f.tokens and f.warp in f.tokens):
             # Lanes of the warp wait for one another at a barrier; or they have met, but Python has not yet finished the
             # instruction at which they met.
@@ -171,21 +172,22 @@ class FragmentRunner:
             number = self._files.take()
             if number < 0:
                 return False
-            file = f.native = File(self.settle, self._files, number)
+            f.current(ALL)
+            file = f.native = File(self._files, number)
+            file.rows.changed[:] = self._unchanged
+            f.unpassed = ALL
             for (row, kind), value in zip(self._plan.filled_rows, self._plan.filled(f), strict=True):
                 file.put(row, kind, value)
-        registers, known, stamps = f.registers, file.known, file.stamps
-        for slot, row, kind in rows:
-            value = registers[slot]
-            if value is known[row] and not stamps[row]:
-                continue
-            if type(value) is Poison:
-                if not file.put_poison(row, kind, value, self._origin_number(value)):
+        if unpassed := f.unpassed & needs:
+            registers, kinds = f.registers, self._plan.kinds
+            for slot in slots_of(unpassed):
+                value = registers[slot]
+                if type(value) is Poison:
+                    if not file.put_poison(slot, kinds[slot], value, self._origin_number(value)):
+                        return False
+                elif not file.put(slot, kinds[slot], value):
                     return False
-            elif not file.put(row, kind, value):
-                return False
-            known[row] = value
-            stamps[row] = 0
+            f.unpassed ^= unpassed
         return True
 
     def _origin_number(self, value: Poison) -> int:
@@ -212,7 +214,13 @@ class FragmentRunner:
         if not pieces or not pieces[0].is_entered:
             return None
         piece = pieces[0]
-        if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == StopReason.REFUSED:
+        f.current(ALL)
+        if not self._hand_in(f, piece.needs):
+            return None
+        if self._call(f, piece, blocks, blocks) == StopReason.REFUSED:
+            # The rows have changed, and the registers are what they were.
+            f.unpassed |= int.from_bytes(f.native.rows.changed, "little")
+            f.native.rows.changed[:] = self._unchanged
             return None
         result = self._take_over(f)
         return result[Result.FOLLOWING], result[Result.LOADS]
@@ -266,46 +274,29 @@ class FragmentRunner:
             f.pending_stores.append(PendingStore(self._grid.code.sites[index], address, spot, None))
 
     def _take_over(self, f: Fragment) -> list[int]:
-        """Takes over the live registers that a call changed, and returns the fields of its result."""
-        self._take_pending(f)
-        out, file = self._place.out, f.native
-        result: list[int] = out[:FIRST_ROW].tolist()
+        """Takes over what a call changed, and returns the fields of its result."""
+        result: list[int] = self._place.out.tolist()
+        self._take_state(f, result[Result.LOCATION])
         if result[Result.CHANGES]:
             self._grid.wakeups.changes += result[Result.CHANGES]
-        self._take_rows(f, file, result)
         return result
 
-    def _take_rows(self, f: Fragment, file: File, result: list[int]) -> None:
-        out, rows = self._place.out, self._rows
-        registers, known, slot_of_row = f.registers, file.known, self._plan.slot_of_row
-        if scalars := result[Result.SCALARS]:
-            flat = iter(self._place.out_unsigned[FIRST_ROW : FIRST_ROW + 2 * scalars].tolist())
-            for packed, value in zip(flat, flat, strict=True):
-                row = packed & 0xFFFF
-                registers[slot_of_row[row]] = known[row] = value != 0 if packed >> 16 == PREDICATE else value
-        for count, first, values in (
-            (result[Result.ROWS32], FIRST_ROW + 2 * rows, self._place.out32),
-            (result[Result.ROWS64], FIRST_ROW + 3 * rows, self._place.out64),
-            (result[Result.PREDICATES], FIRST_ROW + 4 * rows, self._place.out_predicates),
-        ):
-            if count:
-                for row, value in zip(out[first : first + count].tolist(), values[:count].copy(), strict=True):
-                    registers[slot_of_row[row]] = known[row] = value
-        if result[Result.POISONS]:
-            for packed in out[FIRST_ROW + 5 * rows : FIRST_ROW + 5 * rows + result[Result.POISONS]].tolist():
-                row = packed & 0xFFFF
-                origin = self._origins[file.rows.origins[row]]
-                registers[slot_of_row[row]] = known[row] = file.poison(row, packed >> 16, origin)
+    def _take_state(self, f: Fragment, location: int) -> None:
+        """Takes over which registers native code has changed, and the pending stores of a fragment at a location."""
+        self._take_pending(f)
+        changed = f.native.rows.changed
+        if found := int.from_bytes(changed, "little"):
+            changed[:] = self._unchanged
+            f.unpassed &= ~found
+            f.outdated |= found & self._plan.live[location]
+            f.fetch = self._fetch
 
-    def settle(self, f: Fragment) -> None:
-        """Updates a fragment's registers, because Python is about to run it, and marks them to be passed again."""
-        file: File | None = f.native
-        if file is None:
-            return
-        file.is_fresh = False
-        if file.is_ahead:
-            file.is_ahead = False
-            self._take_pending(f)
-            location = self._table[FIELDS * file.number + Field.LOCATION]
-            self._library.settle(self._place.context_address, file.number, location)
-            self._take_rows(f, file, self._place.out[:FIRST_ROW].tolist())
+    def _fetch(self, f: Fragment, wanted: int) -> None:
+        """Brings these registers of a fragment up to date."""
+        rows, kinds, registers = f.native.rows, self._plan.kinds, f.registers
+        for slot in slots_of(f.outdated & wanted & ~f.unpassed):
+            if rows.marks[slot] != POISON:
+                registers[slot] = rows.value(slot, kinds[slot])
+            else:
+                registers[slot] = f.native.poison(slot, kinds[slot], self._origins[rows.origins[slot]])
+        f.outdated &= ~wanted

@@ -47,9 +47,6 @@ class Context(Counted):
     SAVED_SLOTS = auto()
     COUNTS = auto()
     OUT = auto()
-    OUT32 = auto()
-    OUT64 = auto()
-    OUT_PREDICATES = auto()
     SAVED_ROWS = auto()
     LOG = auto()
     LOG_ROOM = auto()
@@ -434,7 +431,7 @@ class StopReason(IntEnum):
 
 
 class Result(Counted):
-    """Result fields of a run of blocks; lists of rows follow from `FIRST_ROW` on."""
+    """Result fields of a run of blocks."""
 
     STATUS = auto()
     BLOCK = auto()
@@ -442,11 +439,6 @@ class Result(Counted):
     RAN = auto()
     CHANGES = auto()
     LOADS = auto()
-    SCALARS = auto()
-    ROWS32 = auto()
-    ROWS64 = auto()
-    PREDICATES = auto()
-    POISONS = auto()
     LOCATION = auto()
     AT = auto()
     """The operation at which it stopped."""
@@ -457,7 +449,6 @@ class Result(Counted):
     """The changes before this turn."""
 
 
-FIRST_ROW = len(Result)
 NAMED_BARRIERS = 16
 TRACE_BYTES = 48
 """Bytes of an entry of the trace."""
@@ -486,7 +477,7 @@ def constants() -> str:
     lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in counted]
     lines += [f"comptime WINDOW_SHIFT = {WINDOW_SHIFT}", f"comptime RESERVED = UInt64({RESERVED_SHARED})"]
     lines += [f"comptime WINDOW_OF_{space.upper()} = {base >> WINDOW_SHIFT}" for space, base in WINDOWS.items()]
-    numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "FRAGMENT_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET",
+    numbers = ("NAMED_BARRIERS", "CTA_FIELDS", "FRAGMENT_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET",
                "MOST_STORES")  # fmt: skip
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]
     return "\n".join([*lines, f"comptime CANDIDATES = {CANDIDATES}"])

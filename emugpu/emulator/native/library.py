@@ -36,10 +36,10 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        self.run, self.run_turns, self.settle = library.run, library.run_turns, library.settle
+        self.run, self.run_turns = library.run, library.run_turns
         self.touch_living, self.filter_accesses = library.touch_living, library.filter_accesses
         for function, numbers in (
-            (self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.filter_accesses, 0)
+            (self.run, 4), (self.run_turns, 1), (self.touch_living, 2), (self.filter_accesses, 0)
         ):  # fmt: skip
             function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
             function.restype = ctypes.c_ssize_t

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.instructions.table import Effect, Emitted, Unsupported, find
 from emugpu.emulator.instructions.tensor_memory import early_read, layout_of
 from emugpu.emulator.machine.code import EXIT, BlockFunction
+from emugpu.emulator.machine.slots import set_of
 from emugpu.emulator.native.calls import Call
 from emugpu.emulator.native.operations import WAIT_FOR_LOADS, Control
 from emugpu.emulator.native.records import NO_GUARD, RECORD, Encoder, Record, synchronises
@@ -50,8 +51,8 @@ class Piece:
     """A part of a block: instructions ``[first, last)``. ``start`` is its first micro-operation, or -1 if Python runs
     it.
 
-    ``needs``: (slot, row, kind) of the registers that this piece, or native code after it, may read. ``function``: the
-    part in Python, made at its first call. ``synchronises``: it is a barrier, which is native if fragments get whole
+    ``needs``: the registers that this piece, or native code after it, may read. ``function``: the part in Python, made
+    at its first call. ``synchronises``: it is a barrier, which is native if fragments get whole
     turns. ``publishes``: it reads accumulators of wgmma, which Python puts into the registers first, so native code
     does not continue to it by itself.
     """
@@ -59,7 +60,7 @@ class Piece:
     first: int
     last: int
     start: int = -1
-    needs: list[tuple[int, int, int]] = field(default_factory=list)
+    needs: int = 0
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
     function: BlockFunction | None = None
@@ -100,7 +101,8 @@ class NativePlan:
     location_slots: NDArray[np.int32]
     saved_slots: NDArray[np.int32]
     rows: int
-    slot_of_row: list[int]
+    kinds: list[int]
+    """The kind of each row."""
     literal_rows: list[int]
     literals: NDArray[np.uint8]
     """The contents of the literals' rows, [literals, bytes of a row]."""
@@ -112,10 +114,8 @@ class NativePlan:
     """The rows of %ctaid.x, .y and .z, with their kinds in the upper 16 bits, or -1. None if a register is live where a
     warp starts, or if another of these values depends on the CTA.
     """
-    live_rows: list[list[tuple[int, int, int]]]
-    """(slot, row, kind) of the registers that have rows and are live, at each location."""
-    needs_all: list[bool]
-    """Whether the first piece of a block needs all of those, so that a fragment with them may split."""
+    live: list[int]
+    """The registers that native code accesses and that are live, at each location."""
     accesses: dict[int, tuple[str, str, int, int]]
     """The verb, the space, the bytes of an item, and the items, of each instruction that accesses memory natively."""
     barriers: list[int]
@@ -319,11 +319,11 @@ class Planner:
         branches: dict[int, Branch],
     ) -> None:
         piece = pieces[number]
-        saved = sorted(piece.writes & live[number] & self._rows.registers.keys())
+        saved = sorted(piece.writes & live[number] & self._rows.registers)
         here = self._location(live[number]) if number else block.index
         begin = {"op": Control.BEGIN, "d": len(saved), "imm": len(self._saved), "e": here}
         self._records.append({**begin, "yes": block.index, "no": number})
-        self._saved += [self._rows.registers[slot] for slot in saved]
+        self._saved += saved
         for index in range(piece.first, piece.last):
             self._records += found.get(index) or ()  # branches have no micro-operations
         if number + 1 < len(pieces):
@@ -354,7 +354,7 @@ class Planner:
         if last.guard_negated:
             yes, no = no, yes
         branches[block.index] = Branch(last.guard.slot, yes, no)
-        predicate = self._rows.register(last.guard.slot)
+        predicate, _ = self._rows.accessible(last.guard.slot)
         return {"op": Control.BRANCH, "a": predicate, "yes": yes, "no": no, "e": here}
 
     # ---- all together ----
@@ -384,9 +384,8 @@ class Planner:
         for several in pieces:
             for piece in several:
                 if piece.start >= 0:
-                    slots = sorted(needs[piece.start])
-                    rows = [(slot, self._rows.register(slot)) for slot in slots]
-                    piece.needs = [(slot, row, self._rows.kinds[row]) for slot, row in rows]
+                    self._rows.registers |= needs[piece.start]
+                    piece.needs = set_of(needs[piece.start])
 
     def _finished(
         self, pieces: list[list[Piece]], branches: dict[int, Branch], entries: NDArray[np.int32]
@@ -396,17 +395,14 @@ class Planner:
         for name in RECORD.names or ():
             default = NO_GUARD if name == "guard" else 0
             operations[name] = [record.get(name, default) for record in self._records]
-        live = [sorted(rows.registers[slot] for slot in at & rows.registers.keys()) for at in self._locations]
+        live = [sorted(at & rows.registers) for at in self._locations]
         counts = np.array([len(at) for at in live], np.int32)
         locations = np.stack([np.cumsum(counts, dtype=np.int32) - counts, counts], axis=1).astype(np.int32)
         slots = [row | rows.kinds[row] << 16 for at in live for row in at]
-        count = max(4, -(-len(rows.kinds) // 4) * 4)
+        count = max(64, -(-len(rows.kinds) // 64) * 64)
         literals = np.zeros((len(rows.literals), ROW_BYTES), np.uint8)
         for of_row, (row, value) in zip(literals, rows.literals, strict=True):
             of_row.view(np.uint64 if rows.kinds[row] == WIDE else np.uint32)[:] = value
-        slot_of_row = [0] * count
-        for slot, row in rows.registers.items():
-            slot_of_row[row] = slot
         text = f"lambda f: ({''.join(f'{expression}, ' for expression, _ in rows.expressions)})"
         filled = eval(text, self._operands.names)  # generated code uses the same expressions
         return NativePlan(
@@ -419,17 +415,13 @@ class Planner:
             location_slots=np.array(slots or [0], np.int32),
             saved_slots=np.array(self._saved or [0], np.int32),
             rows=count,
-            slot_of_row=slot_of_row,
+            kinds=rows.kinds,
             literal_rows=[row for row, _ in rows.literals],
             literals=literals,
             filled=filled,
             filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
             cta_rows=None if self._blocks[0].live_in else _cta_rows(rows),
-            live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],
-            needs_all=[
-                bool(several) and set(at) <= {row for _, row, _ in several[0].needs}
-                for several, at in zip(pieces, live, strict=False)
-            ],
+            live=[set_of(at) for at in live],
             accesses=self._encoder.accesses,
             barriers=sorted(self._encoder.barriers),
             stores={i.index: layout_of(i) for i in self._instructions if find(i).name == "tcgen05.st"},
@@ -437,7 +429,7 @@ class Planner:
             or any(space in ("local", "generic") for _, space, _, _ in self._encoder.accesses.values()),
             calls=self._encoder.calls,
             early_reads=self._early,
-            has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
+            has_all_rows=[block.live_in <= rows.registers for block in self._blocks],
             make_functions=lambda block: self._make_functions(block, pieces[block]),
         )
 

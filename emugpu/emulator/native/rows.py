@@ -1,4 +1,7 @@
-"""The rows in which native code keeps registers, intermediate values, literals and special registers of a fragment."""
+"""The rows in which native code keeps registers, intermediate values, literals and special registers of a fragment.
+
+A register's slot is the number of its row.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,9 @@ class Rows:
         self._dtypes = dtypes
         self._operands = operands
         self._excluded = excluded
-        self.registers: dict[int, int] = {}
-        self.kinds: list[int] = []
+        self.registers: set[int] = set()
+        """The registers that native code accesses."""
+        self.kinds = [PREDICATE if t is np.bool_ else WIDE if t is np.uint64 else NARROW for t in dtypes]
         self.literals: list[tuple[int, int]] = []
         self.expressions: dict[tuple[str, int], int] = {}
         self._known: dict[Any, int] = {}
@@ -38,23 +42,12 @@ class Rows:
         self.kinds.append(kind)
         return len(self.kinds) - 1
 
-    def kind_of_slot(self, slot: int) -> int:
-        dtype = self._dtypes[slot]
-        if dtype is object:
-            raise NotNative
-        return PREDICATE if dtype is np.bool_ else WIDE if dtype is np.uint64 else NARROW
-
-    def register(self, slot: int) -> int:
-        if slot not in self.registers:
-            self.registers[slot] = self._new(self.kind_of_slot(slot))
-        return self.registers[slot]
-
     def accessible(self, slot: int) -> tuple[int, int]:
         """Returns (row, kind of the row) of a register. Raises NotNative if native code may not access it."""
-        if slot in self._excluded:
+        if slot in self._excluded or self._dtypes[slot] is object:
             raise NotNative
-        row = self.register(slot)
-        return row, self.kinds[row]
+        self.registers.add(slot)
+        return slot, self.kinds[slot]
 
     def literal(self, value: int, kind: int) -> int:
         key = ("literal", value, kind)

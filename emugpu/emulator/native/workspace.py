@@ -6,7 +6,6 @@ Allocating it costs more than many launches, so the launches of a kernel use it 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.schedule import BUDGETS, OPERATIONS_SHARES, STEPS_TO_CHANGE
-from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.calls import Caller
-from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
+from emugpu.emulator.native.layout import CTA_FIELDS, JOIN_FIELDS, Context, Mark, Result
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import NativePlan
@@ -37,7 +35,6 @@ _DRAWN_FROM = {"budgets": BUDGETS, "changes_after": STEPS_TO_CHANGE, "operations
 _PLACE_BYTES = 32
 _LANES = np.arange(32)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
-_UNKNOWN = object()
 _ALL: dict[int, Any] = {NARROW: np.uint32(0xFFFFFFFF), WIDE: np.uint64(0xFFFFFFFFFFFFFFFF), PREDICATE: np.True_}
 """The bits of a lane of which none is defined."""
 
@@ -49,28 +46,45 @@ def _numbers(table: NDArray[Any]) -> memoryview:
 
 class Views:
     """The rows of one fragment for Python. ``marks`` holds a `Mark` for each; ``undefined`` the undefined lanes of
-    those marked as poison; ``origins`` the numbers of their sources.
+    those marked as poison; ``origins`` the numbers of their sources; ``changed`` a bit for each row that native code
+    has written since Python looked.
     """
 
-    __slots__ = ("marks", "narrow", "origins", "stamps", "undefined", "wide")
+    __slots__ = ("bytes", "changed", "marks", "narrow", "origins", "undefined", "wide", "words")
 
     def __init__(self, rows: int, memory: NDArray[np.uint8]) -> None:
         body = memory[: rows * ROW_BYTES]
         self.narrow = body.view(np.uint32).reshape(rows, -1)[:, :32]
         self.wide = body.view(np.uint64).reshape(rows, 32)
-        view = memoryview(memory.data)
+        view = self.bytes = memoryview(memory.data)
+        self.words = view[: rows * ROW_BYTES].cast("Q")
         self.marks = view[rows * ROW_BYTES : rows * (ROW_BYTES + 1)]
-        planes = [view[rows * (ROW_BYTES + at) : rows * (ROW_BYTES + at + 4)].cast("I") for at in (1, 5, 9)]
-        self.stamps, self.undefined, self.origins = planes
+        planes = [view[rows * (ROW_BYTES + at) : rows * (ROW_BYTES + at + 4)].cast("I") for at in (1, 5)]
+        self.undefined, self.origins = planes
+        self.changed = view[rows * (ROW_BYTES + 9) :][: rows // 8]
 
     def put(self, row: int, kind: int, value: Any) -> bool:
         """Sets a row to the value of a register. Returns False if it has no plain value."""
         try:
-            (self.wide if kind == WIDE else self.narrow)[row] = value
+            if isinstance(value, int):
+                lanes = value.to_bytes(8 if kind == WIDE else 4, "little") * 32
+                self.bytes[ROW_BYTES * row : ROW_BYTES * row + len(lanes)] = lanes
+                self.marks[row] = _UNIFORM
+            else:
+                (self.wide if kind == WIDE else self.narrow)[row] = value
+                self.marks[row] = _VARIED if isinstance(value, np.ndarray) else _UNIFORM
         except (TypeError, OverflowError):
             return False
-        self.marks[row] = _VARIED if isinstance(value, np.ndarray) else _UNIFORM
         return True
+
+    def value(self, row: int, kind: int) -> Any:
+        """Returns the value of a row without undefined lanes as Python has it."""
+        if self.marks[row] == _UNIFORM:
+            word = self.words[ROW_BYTES // 8 * row]
+            return word if kind == WIDE else word & 0xFFFFFFFF if kind == NARROW else word & 0xFFFFFFFF != 0
+        if kind == WIDE:
+            return self.wide[row].copy()
+        return self.narrow[row].copy() if kind == NARROW else self.narrow[row] != 0
 
 
 class Files:
@@ -81,7 +95,7 @@ class Files:
 
     def __init__(self, plan: NativePlan, context: memoryview) -> None:
         self._plan = plan
-        self._bytes = -(-plan.rows * (ROW_BYTES + 13) // ALIGNMENT) * ALIGNMENT
+        self._bytes = -(-plan.rows * (8 * ROW_BYTES + 73) // (8 * ALIGNMENT)) * ALIGNMENT
         self._most = max(CHUNK_FILES, min(MOST_FRAGMENTS, MOST_BYTES // self._bytes))
         self._context = context
         table = aligned_bytes(8 * FIELDS * self._most).view(np.int64)
@@ -160,23 +174,14 @@ class Files:
 
 
 class File:
-    """The rows of a fragment that has a Python object. ``known`` holds for each row the register value that it last
-    equalled.
+    """The rows of a fragment that has a Python object."""
 
-    ``settle`` updates the fragment's registers. ``is_fresh`` says whether the rows hold everything that native code may
-    read, ``is_ahead`` whether Python must take over registers before it reads them.
-    """
+    __slots__ = ("__weakref__", "number", "rows")
 
-    __slots__ = ("__weakref__", "is_ahead", "is_fresh", "known", "number", "rows", "settle", "stamps")
-
-    def __init__(self, settle: Callable[[Fragment], None], files: Files, number: int) -> None:
-        self.settle = settle
+    def __init__(self, files: Files, number: int) -> None:
         self.number = number
         files.lend(number, self)
         self.rows = files.views(number)
-        self.stamps = self.rows.stamps
-        self.known: list[Any] = [_UNKNOWN] * len(self.stamps)
-        self.is_fresh = self.is_ahead = False
 
     def put(self, row: int, kind: int, value: Any) -> bool:
         return self.rows.put(row, kind, value)
@@ -217,11 +222,8 @@ class Workspace:
         self.files = Files(plan, self.context)
         self.caller = Caller(plan.calls, self.files, self.context[Context.FRAGMENTS])
         self.context[Context.CALL] = self.caller.address
-        self.out = aligned_bytes(8 * (FIRST_ROW + 6 * rows)).view(np.int64)
-        self.out_unsigned = self.out.view(np.uint64)
-        self.out32 = aligned_bytes(128 * rows).view(np.uint32).reshape(-1, 32)
-        self.out64 = aligned_bytes(256 * rows).view(np.uint64).reshape(-1, 32)
-        self.out_predicates = aligned_bytes(32 * rows).view(np.bool_).reshape(-1, 32)
+        out = np.zeros(len(Result), np.int64)
+        self.out = _numbers(out)
         queue, touched = np.zeros(QUEUE_ROOM, np.int32), np.zeros(MOST_FRAGMENTS, np.int32)
         joins = np.zeros(JOIN_ROOM * JOIN_FIELDS, np.int64)
         ctas = aligned_bytes(8 * CTA_ROOM * CTA_FIELDS).view(np.int64)
@@ -233,12 +235,11 @@ class Workspace:
         fixed = np.array([row | kind << 16 for row, kind in plan.filled_rows] or [0], np.int32)
         self.set(
             operations=plan.operations, entries=plan.entries, locations=plan.locations,
-            location_slots=plan.location_slots, saved_slots=plan.saved_slots, out=self.out, out32=self.out32,
-            out64=self.out64, out_predicates=self.out_predicates,
+            location_slots=plan.location_slots, saved_slots=plan.saved_slots, out=out,
             saved_rows=aligned_bytes((ROW_BYTES + 9) * rows), log=aligned_bytes(40 * LOG_ROOM), log_room=LOG_ROOM,
             places=aligned_bytes(32 * _PLACE_BYTES), scratch=aligned_bytes(ROW_BYTES),
             watched_rows=aligned_bytes(ROW_BYTES * rows), watched_blocks=aligned_bytes(4 * LONGEST_WINDOW),
-            kept_rows=aligned_bytes((ROW_BYTES + 5) * rows), rows=rows, joins_of_blocks=np.array(plan.joins, np.int32),
+            kept_rows=aligned_bytes((ROW_BYTES + 2) * rows), rows=rows, joins_of_blocks=np.array(plan.joins, np.int32),
             fixed_rows=fixed, fixed_count=len(plan.filled_rows), queue=queue, queue_room=QUEUE_ROOM, touched=touched,
             joins=joins, join_room=JOIN_ROOM, ctas=ctas, strangers=strangers, **tables,
         )  # fmt: skip

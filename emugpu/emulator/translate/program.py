@@ -14,6 +14,7 @@ from emugpu.emulator.instructions.table import Unsupported, find
 from emugpu.emulator.machine.code import BlockFunction, Code
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.poison import unwritten
+from emugpu.emulator.machine.slots import set_of
 from emugpu.emulator.names import brief
 from emugpu.emulator.native.plan import NativePlan, Planner
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, ParsedModule, PtxKernel
@@ -81,7 +82,7 @@ def translate(kernel: PtxKernel, module: ParsedModule) -> Code:
         first=[block.first for block in blocks],
         last=[max(block.first, block.last - 1) for block in blocks],
         families=[Counter(find(i).family for i in instructions[b.first : b.last]) for b in blocks],
-        live_in=[sorted(block.live_in) for block in blocks],
+        live_in=[set_of(block.live_in) for block in blocks],
         dtypes=dtypes,
         initial=initial,
         static_shared=layout.static_shared,

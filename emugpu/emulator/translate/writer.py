@@ -6,7 +6,7 @@ into locals ``v12`` at the start and stores them back at the end. It returns the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from emugpu.emulator.machine.barriers import SUSPENDED
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.divergence import diverge, diverge_many, restrict
 from emugpu.emulator.machine.events import Site
+from emugpu.emulator.machine.slots import set_of
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.emulator.ptx.ast import (
@@ -220,6 +221,7 @@ class Writer:
         self.line(f"def {name}(f, R):", 0)
         if block.loads & self._accumulators:
             self.line("if f.warp.member is not None: f.warp.member.publish(f.warp.fragments)")
+        self._update(block.loads)
         for slot in sorted(block.loads):
             self.line(f"v{slot} = R[{slot}]")
         if block.skips is not None:
@@ -238,8 +240,18 @@ class Writer:
         self.line(f"return {block.successors[0] if ends else 0}")
 
     def _store_back(self, block: BasicBlock) -> None:
-        for slot in sorted(block.writes & block.live_out - self._open):
+        self._store(block.writes & block.live_out - self._open)
+
+    def _update(self, slots: Set[int]) -> None:
+        """Writes a line that brings registers up to date if the fragment holds older ones."""
+        if slots:
+            self.line(f"if f.outdated & {set_of(slots):#x}: f.fetch(f, {set_of(slots):#x})")
+
+    def _store(self, slots: Set[int]) -> None:
+        for slot in sorted(slots):
             self.line(f"R[{slot}] = v{slot}")
+        if slots:
+            self.line(f"f.unpassed |= {set_of(slots):#x}")
 
     def _skip(self, block: BasicBlock, i: Instruction) -> None:
         """Writes the guard of an instruction that may suspend: lanes for which it is false branch around it."""
@@ -290,7 +302,7 @@ class Writer:
         """Writes lines that load into locals what only the register file has."""
         for r in sources(i):
             if r.slot in self._unloaded:
-                self.line(f"v{r.slot} = {self._use(load_early)}(f, S{i.index}, R, {r.slot}, {r.name!r})")
+                self.line(f"v{r.slot} = {self._use(load_early)}(f, S{i.index}, {r.slot}, {r.name!r})")
                 self._unloaded.discard(r.slot)
                 self._open.discard(r.slot)
             elif r.slot in self._open and r not in accumulators(i):
@@ -337,8 +349,7 @@ class Writer:
         stored = {r.slot for r in effect.stores} & self._assigned
         stored |= self._assigned & self._held if effect.stores else set()
         stored |= poisons & self._assigned if i.guard is not None else set()
-        for slot in sorted(stored):
-            self.line(f"R[{slot}] = v{slot}")
+        self._store(stored)
         fragment, indent = "f", 1
         if i.guard is not None and not is_guard_branch(i):
             self.line(f"g = {self._guard(i)}")

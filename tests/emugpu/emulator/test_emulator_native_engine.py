@@ -423,8 +423,8 @@ def test_registers_are_the_same_after_every_turn(monkeypatch):
     def noted(self: Machine, fragment: Any) -> bool:
         answer = turn(self, fragment)
         block = fragment.block
-        live = self.code.live_in[block] if block >= 0 else ()
-        values = [fragment.registers[slot] for slot in live]
+        live = self.code.live_in[block] if block >= 0 else 0
+        values = fragment.values(live)
         shown = [v.tolist() if isinstance(v, np.ndarray) else (type(v).__name__, v) for v in values]
         traces[-1].append((fragment.warp.index, fragment.mask, block, shown, self.wakeups.changes))
         return answer

@@ -19,7 +19,7 @@ from emugpu.emulator.machine.patience import CLOCK_ROUNDS, PATIENCE, Patience
 @pytest.fixture
 def patience() -> Any:
     """The patience with the warps of a grid that has no more than the looks below need."""
-    code = SimpleNamespace(live_in=[[0, 2]], first=[0], sites=[SimpleNamespace(line=3, text="mov")])
+    code = SimpleNamespace(live_in=[0b101], first=[0], sites=[SimpleNamespace(line=3, text="mov")])
     grid: Any = SimpleNamespace(clock=0, code=code, wakeups=SimpleNamespace(changes=7, ready=deque()))
     return Patience(grid, clusters=None)  # type: ignore[arg-type]
 
@@ -28,7 +28,11 @@ def warp(
     name: str = "warp 0", registers: tuple[Any, ...] = (1, 2, 3), polls: bool = False, lanes: Any = range(32)
 ) -> Any:
     index = np.array(lanes, np.int64)
-    return SimpleNamespace(agent=name, block=0, registers=list(registers), polls=polls, lane_index=index)
+
+    def values(wanted: int) -> list[Any]:
+        return [value for slot, value in enumerate(registers) if wanted >> slot & 1]
+
+    return SimpleNamespace(agent=name, block=0, values=values, polls=polls, lane_index=index)
 
 
 # ---- looking at the same few places ----

@@ -95,14 +95,17 @@ def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) 
     var source = f.unsafe_bitcast[Bytes]()[]
     for k in range(look(c, FIXED_COUNT)):
         copy_lanes(c, file, source, Int(get[DType.int32](pointer(c, FIXED_ROWS), 4 * k)), lane)
+    var slots = look(c, ROWS)
+    var changed = changes_of(file, slots)
+    for k in range(slots // 64):
+        note(changed, k, 0)
     if block >= 0:
-        var slots = look(c, ROWS)
         var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
         var first = Int(get[DType.int32](where))
         for k in range(first, first + Int(get[DType.int32](where, 4))):
             var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k))
             copy_lanes(c, file, source, packed, lane)
-            set[DType.uint32](file, (ROW + 1) * slots + 4 * (packed & 0xFFFF), UInt32(look(new, FRAGMENT_STAMP)))
+            note_change(changed, packed & 0xFFFF)
     return number
 
 

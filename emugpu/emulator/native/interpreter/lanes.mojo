@@ -1,8 +1,8 @@
 """Rows of 32 lanes, a fragment's tables of 8-byte fields, and the numbers that the interpreter and Python share.
 
 A register is a row of 256 bytes, with the lanes at its start. For each row there are a mark, which says whether all
-lanes are equal and whether some are undefined, the stamp of its last change, the undefined lanes, and the number of
-their origin.
+lanes are equal and whether some are undefined, the undefined lanes, the number of their origin, and a bit that
+says whether it has changed since Python looked.
 """
 
 from .layout import *

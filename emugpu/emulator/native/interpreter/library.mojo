@@ -14,26 +14,14 @@ from interpreter.access_filter import *
 
 @export
 def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") -> Int:
-    """Runs one fragment from an operation on, and lists its changes."""
+    """Runs one fragment from an operation on."""
     if number < 0:
         return 0
     var f = fragment(c, number)
     new_stamp(c, f)
     var status = run_blocks(c, f, start, budget, window, True)
-    if status != STOP_REFUSED:
-        _ = settle(c, number, look(pointer(c, OUT), RESULT_LOCATION))
     note(pointer(c, OUT), RESULT_STATUS, status)
     return status
-
-
-@export
-def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
-    """Lists the rows of a fragment that changed since the last call."""
-    if number < 0:
-        return 0
-    var f = fragment(c, number)
-    hand_over(c, f.unsafe_bitcast[Bytes]()[], UInt32(look(f, FRAGMENT_STAMP)), location)
-    return 0
 
 
 @export

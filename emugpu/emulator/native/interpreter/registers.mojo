@@ -1,4 +1,4 @@
-"""The rows of a fragment: their undefined lanes, the list of changes for Python, and the comparison with saved rows."""
+"""The rows of a fragment: their undefined lanes, their changes, and the comparison with saved rows."""
 
 from .layout import *
 from .lanes import *
@@ -24,12 +24,30 @@ def merge(to: Bytes, new: Bytes, guard: Bytes, negated: Bool, wide: Bool):
 @inline(.always)
 def undefined_at(slots: Int, slot: Int) -> Int:
     """Returns the place of a row's undefined lanes in a file."""
-    return (ROW + 5) * slots + 4 * slot
+    return (ROW + 1) * slots + 4 * slot
 
 
 @inline(.always)
 def origin_at(slots: Int, slot: Int) -> Int:
-    return (ROW + 9) * slots + 4 * slot
+    return (ROW + 5) * slots + 4 * slot
+
+
+@inline(.always)
+def changes_of(file: Bytes, slots: Int) -> Bytes:
+    """Returns the place of the bits that say which rows have changed since Python looked, `slots / 8` bytes."""
+    return file.unsafe_offset((ROW + 9) * slots)
+
+
+@inline(.always)
+def note_change(changed: Bytes, slot: Int, bit: UInt8 = 1):
+    """Sets the bit of a row, or puts it back."""
+    var at = UInt8(slot & 7)
+    set[DType.uint8](changed, slot >> 3, (get[DType.uint8](changed, slot >> 3) & ~(UInt8(1) << at)) | (bit << at))
+
+
+@inline(.always)
+def has_changed(changed: Bytes, slot: Int) -> UInt8:
+    return (get[DType.uint8](changed, slot >> 3) >> UInt8(slot & 7)) & 1
 
 
 @inline(.always)
@@ -88,57 +106,6 @@ def join_undefined(file: Bytes, slots: Int, d: Int, new: Int, lanes: UInt32, und
         set[DType.uint32](file, origin_at(slots, d), origin)
     set[DType.uint32](file, undefined_at(slots, d), found)
     return POISON
-
-
-@inline(.never)
-def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
-    """Lists the rows that changed under a stamp and are live at a location."""
-    var slots = look(c, ROWS)
-    var marks = file.unsafe_offset(ROW * slots)
-    var stamps = marks.unsafe_offset(slots)
-    var out = pointer(c, OUT)
-    var where = pointer(c, LOCATIONS).unsafe_offset(8 * location)
-    var first = Int(get[DType.int32](where))
-    var scalars = 0
-    var rows32 = 0
-    var rows64 = 0
-    var predicates = 0
-    var poisons = 0
-    for k in range(first, first + Int(get[DType.int32](where, 4))):
-        var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k))
-        var slot = packed & 0xFFFF
-        var kind = packed >> 16
-        if get[DType.uint32](stamps, 4 * slot) != stamp:
-            continue
-        set[DType.uint32](stamps, 4 * slot, 0)
-        var row = file.unsafe_offset(ROW * slot)
-        var mark = Int(get[DType.uint8](marks, slot))
-        if mark == POISON:
-            set[DType.int64](out, 8 * (FIRST_ROW + 5 * slots + poisons), Int64(packed))
-            poisons += 1
-        elif mark == UNIFORM:
-            var value = get[DType.uint64](row) if kind == 1 else get[DType.uint32](row).cast[DType.uint64]()
-            set[DType.int64](out, 8 * (FIRST_ROW + 2 * scalars), Int64(packed))
-            set[DType.uint64](out, 8 * (FIRST_ROW + 1 + 2 * scalars), value)
-            scalars += 1
-        elif kind == 0:
-            put(pointer(c, OUT32).unsafe_offset(128 * rows32), load[DType.uint32](row))
-            set[DType.int64](out, 8 * (FIRST_ROW + 2 * slots + rows32), Int64(slot))
-            rows32 += 1
-        elif kind == 1:
-            put(pointer(c, OUT64).unsafe_offset(256 * rows64), load[DType.uint64](row))
-            set[DType.int64](out, 8 * (FIRST_ROW + 3 * slots + rows64), Int64(slot))
-            rows64 += 1
-        else:
-            var bits = load[DType.uint32](row).cast[DType.uint8]()
-            put(pointer(c, OUT_PREDICATES).unsafe_offset(32 * predicates), bits)
-            set[DType.int64](out, 8 * (FIRST_ROW + 4 * slots + predicates), Int64(slot))
-            predicates += 1
-    note(out, RESULT_SCALARS, scalars)
-    note(out, RESULT_ROWS32, rows32)
-    note(out, RESULT_ROWS64, rows64)
-    note(out, RESULT_PREDICATES, predicates)
-    note(out, RESULT_POISONS, poisons)
 
 
 @inline(.never)

@@ -39,8 +39,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
     var mask = UInt32(look(f, FRAGMENT_MASK))
     var join = look(f, FRAGMENT_JOIN_BLOCK)
     var marks = file.unsafe_offset(ROW * slots)
-    var stamps = marks.unsafe_offset(slots)
-    var stamp = UInt32(look(f, FRAGMENT_STAMP))
+    var changed = changes_of(file, slots)
     var operations = pointer(c, OPERATIONS)
     var scratch = pointer(c, SCRATCH)
     var saved = pointer(c, SAVED_ROWS)
@@ -89,7 +88,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                     var slot = Int(get[DType.int32](list, 4 * k))
                     copy_row(saved.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
                     var mark = get[DType.uint8](marks, slot)
-                    set[DType.uint8](saved, ROW * slots + k, mark)
+                    set[DType.uint8](saved, ROW * slots + k, mark | has_changed(changed, slot) << 7)
                     if mark == POISON:
                         save_undefined(saved.unsafe_offset((ROW + 1) * slots), k, file, slots, slot, True)
                 continue
@@ -266,13 +265,8 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             set[DType.uint32](file, undefined_at(slots, d), undefined)
             set[DType.uint32](file, origin_at(slots, d), origin)
         set[DType.uint8](marks, d, UInt8(mark))
-        set[DType.uint32](stamps, 4 * d, stamp)
+        note_change(changed, d)
     var out = pointer(c, OUT)
-    if status == STOP_FAILED:
-        # What is out of the ordinary may have written its row, or a part of it.
-        var o = operations.unsafe_offset(32 * (pc - 1))
-        if half(o, 0) < CONTROL_BEGIN and half(o, 6) != NONE:
-            set[DType.uint32](stamps, 4 * half(o, 6), stamp)
     if window != 0:
         var ends = status == STOP_DIVERGES or (status == STOP_STOPPED and (following < 0 or following == join))
         var over = not ends and status == STOP_STOPPED and ran + 1 == window and location == following
@@ -296,8 +290,9 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
         for k in range(half(begin, 6)):
             var slot = Int(get[DType.int32](list, 4 * k))
             copy_row(file.unsafe_offset(ROW * slot), saved.unsafe_offset(ROW * k))
-            var mark = get[DType.uint8](saved, ROW * slots + k)
+            var mark = get[DType.uint8](saved, ROW * slots + k) & 0x7F
             set[DType.uint8](marks, slot, mark)
+            note_change(changed, slot, get[DType.uint8](saved, ROW * slots + k) >> 7)
             if mark == POISON:
                 save_undefined(saved.unsafe_offset((ROW + 1) * slots), k, file, slots, slot, False)
         changes = changes_before

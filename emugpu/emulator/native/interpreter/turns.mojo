@@ -95,14 +95,17 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
         var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
         copy_row(kept.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
         set[DType.uint8](kept, ROW * slots + k, get[DType.uint8](file, ROW * slots + slot))
-        set[DType.uint32](kept, (ROW + 1) * slots + 4 * k, get[DType.uint32](file, (ROW + 1) * slots + 4 * slot))
+    var changed = changes_of(file, slots)
+    for k in range(slots // 64):
+        note(kept.unsafe_offset((ROW + 1) * slots), k, look(changed, k))
     var status = run_blocks(c, f, start, blocks, blocks, False)
     if status == STOP_REFUSED:
         for k in range(count):
             var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
             copy_row(file.unsafe_offset(ROW * slot), kept.unsafe_offset(ROW * k))
             set[DType.uint8](file, ROW * slots + slot, get[DType.uint8](kept, ROW * slots + k))
-            set[DType.uint32](file, (ROW + 1) * slots + 4 * slot, get[DType.uint32](kept, (ROW + 1) * slots + 4 * k))
+        for k in range(slots // 64):
+            note(changed, k, look(kept.unsafe_offset((ROW + 1) * slots), k))
         return STOP_REFUSED
     note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + blocks)
     return status
