@@ -220,7 +220,10 @@ def _complete_join(join: JoinPoint) -> None:
     parts, join.arrived = join.arrived, []
     if len(parts) == 1:
         merged = parts[0]
-        merged.unpassed = ALL
+        if merged.native is None:
+            # It may also have been written between an outer split and this one.
+            merged.current(ALL)
+            merged.unpassed = ALL
     else:
         merged = _merge(parts, join)
     merged.joins = merged.joins[:-1]

@@ -30,6 +30,7 @@ HALVES = {
         f"{ARRIVE} {LONG} and.b32 %r8, %r0, 1; setp.eq.u32 %p3, %r8, 0; @%p3 bra EVEN; {LONG} EVEN: {SECOND} exit;"),
     "a long loop": (
         ARRIVE + LOOP.format(name="L", shuffle=LONG) + FIRST, LOOP.format(name="M", shuffle=SECOND) + SYNC + LONG),
+    "the end of the branch": (LONG, LONG + SYNC),
 }  # fmt: skip
 """What the halves of warp 0 do, while warp 1 waits."""
 
