@@ -22,10 +22,10 @@ LAUNCHES = Path(__file__).parents[2] / "data" / "launches"
 MOST_COMMANDS = 8
 
 
-def session(what: Launchable, commands: Sequence[str]) -> list[str]:
+def session(what: Launchable, commands: Sequence[str], options: EmulationOptions | None = None) -> list[str]:
     """What the commands say, all together."""
     assert len(commands) <= MOST_COMMANDS
-    with debug(what) as debugger:
+    with debug(what, options) as debugger:
         prompt = Commands(debugger)
         return [line for command in commands for line in prompt.do(command)]
 
@@ -103,7 +103,10 @@ def test_a_wait_for_a_full_stage_that_is_left_out(series):
     waits = list(re.finditer(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), [^;]*;", what.text))
     (full,) = [wait for wait in waits if "tcgen05.mma" in what.text[wait.end() : wait.end() + 1500]][-1:]
     text = f"{what.text[: full.start()]}setp.eq.u32 {full.group(1)}, 0, 0;{what.text[full.end() :]}"
-    lines = session(replace(what, text_given=text), ["continue", "barriers", "show A stage 0 bf16 2x8 cta 1"])
+    left_out = replace(what, text_given=text)
+    assert said(session(left_out, ["continue", "why C[0,128]"]), "B stage 0 of CTA 1 was not written by then")
+    commands = ["continue", "barriers", "show A stage 0 bf16 2x8 cta 1"]
+    lines = session(left_out, commands, EmulationOptions(uninitialised="fault"))
     assert said(lines, "which was never written") or said(lines, "is read but was never written")
     assert said(lines, "full[0] of CTA 0: phase 0, pending: ", " bytes")
     assert [line.split() for line in lines[-2:]] == [["."] * 8] * 2
