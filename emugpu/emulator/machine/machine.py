@@ -393,15 +393,9 @@ class Machine:
             waiting = fragment.waiting
             on = (waiting.on.offset, waiting.on.phase) if isinstance(waiting.on, MBarrier) else None
             self.grid.sink(events.Suspended(fragment.agent, waiting.site, waiting.what, on))
-        if fragment.warp.gathering:
-            self._look_again(fragment)
-
-    def _look_again(self, stopped: Fragment) -> None:
-        """Lets the fragments that wait until the rest of their warp has exited look at what has become of it."""
-        gathering = stopped.warp.gathering
-        others = [fragment for fragment in gathering if fragment is not stopped]
-        gathering[:] = [stopped] if stopped in gathering else []
-        self.wakeups.resume_all(others)
+        if fragment not in fragment.warp.gathering:
+            # Those that wait until the rest of their warp has exited look at what has become of it.
+            self.wakeups.release(fragment.warp.gathering)
 
     def _had_turn(self, fragment: Fragment) -> bool:
         """Ends a turn of a fragment that could go on. Returns True, and puts the fragment aside, if it only polls.

@@ -236,3 +236,12 @@ def test_a_deadlock_names_the_lanes_that_wait_for_others_of_their_warp():
     """
     with pytest.raises(Deadlock, match="lanes 0x00000001 of warp 0 are here, but the warp counts only when its others"):
         ptx_programs.launch(body, threads=64)
+
+
+def test_three_parts_of_a_warp_at_aligned_barriers_do_not_wake_each_other_for_ever():
+    body = """
+    setp.lt.u32 %p1, %r0, 8; setp.lt.u32 %p2, %r0, 16; @%p1 bra THIRD; @%p2 bra SECOND;
+    bar.sync 7; exit; SECOND: bar.sync 7; exit; THIRD: bar.sync 7; exit;
+    """
+    with pytest.raises(Fault, match="needs the whole warp converged"):
+        ptx_programs.launch(body, threads=32)
