@@ -34,7 +34,8 @@ from emugpu.check.model import SHARED_BYTES, Model
 from emugpu.check.pending import Earlier
 from emugpu.check.record import SCOPES, WEAK, scope_of
 from emugpu.check.shadow import READ_ONLY, owner
-from emugpu.check.threads import UNMET_KEPT, Moment, TrackedCta
+from emugpu.check.threads import Moment, TrackedCta
+from emugpu.check.unmet import Interval, meetings, note
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
@@ -46,10 +47,6 @@ FEWEST = 32
 """A CTA resumes for at least this many entries of the trace, because resuming takes time, too."""
 KEPT = 1 << 20
 """With more trace entries than this, those that no finding can name any more are deleted."""
-
-
-Interval = tuple[int, int, int]
-"""A warp's time, a part of the trace, and how often lanes of the warp had met in it (`bar.warp.sync`)."""
 
 
 class _SingleBarrierCta:
@@ -83,8 +80,8 @@ class _SingleBarrierCta:
         self._moments: dict[tuple[int, Interval], Moment] = {}
 
     def moment(self, warp: int, time: int, part: int = -1, met: int = 0) -> Moment:
-        """Returns the moment of a warp at a time of its own. Its lanes had met so often before in a part of the trace;
-        no part means that their meetings do not matter.
+        """Returns the moment of a warp at a time of its own. ``met``: how often its lanes had met before in this part
+        of the trace; without a part their meetings do not matter.
 
         The warp knows all that the others had done before they arrived at the barrier that it left last.
         """
@@ -341,7 +338,7 @@ class SingleBarrierCtas:
 
     def _take_global(self, now: int, batch: Batch, which: Numbers) -> None:
         """Handles accesses to global memory of part ``now``; each allocation knows whether they can be out of order."""
-        part, met = batch.select(which), _meetings(batch.entries)[which]
+        part, met = batch.select(which), meetings(batch.entries)[which]
         chunks, counts = batch.chunks_of(which)
         entries = part.entries
         stores, scopes = entries["flags"] & Traced.STORE != 0, self._scopes[entries["site"]]
@@ -408,13 +405,13 @@ class SingleBarrierCtas:
     def _accesses(
         self, ctas: dict[int, _SingleBarrierCta], now: int, part: Batch, which: list[int], at: list[int], met: list[int]
     ) -> Iterator[tuple[Access, Moment]]:
-        """Yields accesses, each with its moment; ``at`` are their entries in part ``now`` of the trace, before which
-        lanes of their warps had ``met`` so often in it. A caller may ask for them long after the CTAs, by the numbers
-        of their warps, have ended or begun anew.
+        """Yields accesses, each with its moment. ``at``: their entries in part ``now`` of the trace. ``met``: how often
+        lanes of their warps had met before them in that part. ``ctas``: the CTAs by the numbers of their warps; when a
+        caller asks, they may have ended long ago, or begun anew.
         """
-        for k, entry, meetings in zip(which, at, met, strict=True):
+        for k, entry, count in zip(which, at, met, strict=True):
             warp, time = int(part.entries["warp"][k]), int(part.entries["number"][k])
-            moment = ctas[warp].moment(self._filter.index_of(warp), time, now, meetings)
+            moment = ctas[warp].moment(self._filter.index_of(warp), time, now, count)
             self._model.flags.reach((now, entry))
             for event in part.accesses(k):
                 yield event, moment
@@ -468,34 +465,8 @@ class SingleBarrierCtas:
         is_taken = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
         is_taken &= ~self._is_since_split(number, entries["warp"], at)
         self._pass_on(batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
-        self._note_unmet(one, number, batch, at, is_taken)
+        note(one.unmet, self._filter.index_of, number, batch, at, is_taken)
         self._hand_over_unmet(cluster, one)
-
-    def _note_unmet(
-        self, one: _SingleBarrierCta, number: int, batch: Batch, at: NDArray[np.int64], taken: NDArray[np.bool_]
-    ) -> None:
-        """Notes the accesses to global memory among entries of a part, and the meetings of lanes after them.
-
-        A meeting counts for the lanes in its member mask, and a barrier for all.
-        """
-        entries, met = batch.entries[at], _meetings(batch.entries)[at]
-        for warp in np.unique(entries["warp"]).tolist():
-            mine = np.flatnonzero(entries["warp"] == warp)
-            kinds, lanes = entries["kind"][mine], entries["lanes"][mine]
-            meets = np.flatnonzero((kinds == TraceEvent.SYNCED) | (kinds == TraceEvent.LEFT))
-            members = np.where(kinds == TraceEvent.LEFT, FULL_MASK, entries["value"][mine])[meets]
-            unmet = one.unmet.setdefault(self._filter.index_of(warp), {})
-            accesses = taken[mine]
-            for those in np.unique(members).tolist():
-                last = int(meets[members == those][-1])
-                accesses[:last] &= lanes[:last] & ~np.uint32(those) != 0
-                for interval in [interval for interval, of in unmet.items() if not of & ~those]:
-                    del unmet[interval]
-            times = entries["number"][mine[accesses]].tolist()
-            for time, meetings, of in zip(times, met[mine[accesses]].tolist(), lanes[accesses].tolist(), strict=True):
-                unmet[time, number, meetings] = unmet.get((time, number, meetings), 0) | of
-            for interval in [*unmet][:-UNMET_KEPT]:
-                del unmet[interval]
 
     def _hand_over_unmet(self, cluster: int, one: _SingleBarrierCta) -> None:
         """Hands what lanes have done since they met over to their threads."""
@@ -557,7 +528,7 @@ class SingleBarrierCtas:
             for number, part, at in self._kept(one, cluster):
                 entries = part.batch.entries[at]
                 is_global = np.isin(entries["kind"], self._filtered_kinds) & (entries["flags"] & Traced.GLOBAL != 0)
-                self._note_unmet(one, number, part.batch, at, is_global)
+                note(one.unmet, self._filter.index_of, number, part.batch, at, is_global)
             one.part, one.entry, one.times = self._now, -1, self._filter.times(one.filtered)
             return True
         return self._begin_at(cluster, one, min(arrived, default=0) if since is None else since)
@@ -608,13 +579,3 @@ def _is_asynchronous(site: Site) -> bool:
     """Returns whether an instruction belongs to asynchronous operations, or depends on an earlier launch."""
     opcodes = ("clusterlaunchcontrol", "cp", "griddepcontrol", "mbarrier", "tcgen05", "tensormap", "wgmma")
     return site.opcode in opcodes or "async" in site.modifiers
-
-
-def _meetings(entries: NDArray[Any]) -> NDArray[np.int64]:
-    """Returns how often lanes of an entry's warp have met before it in this part of the trace."""
-    is_meeting = entries["kind"] == TraceEvent.SYNCED
-    found = np.zeros(len(entries), np.int64)
-    for warp in np.unique(entries["warp"][is_meeting]).tolist():
-        mine = entries["warp"] == warp
-        found[mine] = np.cumsum(is_meeting[mine])
-    return found
