@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -61,6 +62,12 @@ class Case:
     schedules: int = 4
 
 
+PART_AND_FLAG: dict[str, Any] = {
+    "buffers": "".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
+    "parameters": ("u64 part", "u64 flag"),
+}
+
+
 def handed(said: tuple[str, ...], **wrong: str) -> Case:
     """A hand-over between two CTAs with other parts."""
     body = HANDED
@@ -68,11 +75,10 @@ def handed(said: tuple[str, ...], **wrong: str) -> Case:
         body = body.replace(name, "FAULT" if name in wrong else text)
     right = {name: RIGHT[name] for name in wrong}
     [(name, text)] = wrong.items()
-    buffers = "".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag"))
     words = ("error race-global: ", "by CTA (0, 0, 0) warp ", "by CTA (1, 0, 0) warp ", *said)
     if "scope" in " ".join(said):
         words = ("error scope: ", *words[1:])
-    return Case(body, right[name], text, words, grid=2, buffers=buffers, parameters=("u64 part", "u64 flag"))
+    return Case(body, right[name], text, words, grid=2, **PART_AND_FLAG)
 
 
 CASES = {
@@ -381,8 +387,7 @@ CASES = {
         size=1,
         grid=2,
         block=32,
-        buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
-        parameters=("u64 part", "u64 flag"),
+        **PART_AND_FLAG,
     ),
     "lane 0 hands over its own word alone, to another CTA": Case(
         """
@@ -399,8 +404,7 @@ CASES = {
         size=1,
         grid=2,
         block=32,
-        buffers="".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag")),
-        parameters=("u64 part", "u64 flag"),
+        **PART_AND_FLAG,
     ),
     "a bulk reduction into what threads have stored": Case(
         """
